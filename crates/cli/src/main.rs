@@ -1,0 +1,2 @@
+//! The `inertiakv` command.
+fn main() {}

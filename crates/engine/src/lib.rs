@@ -1,0 +1,1 @@
+//! How does a model answer under a KV budget?

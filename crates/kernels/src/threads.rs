@@ -1,0 +1,301 @@
+//! How is one job shared between threads?
+//!
+//! A decode step is hundreds of jobs of a few microseconds, so workers spin for a short while after a job and only then
+//! sleep. A job is a number of items; threads take items one by one, so results must not depend on who runs which.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// How often a waiting thread looks before it sleeps: about 50 microseconds.
+const SPINS: u32 = 4_000;
+
+/// A fixed set of threads that run one job at a time. The calling thread is one of them.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// One job at a time, whoever calls.
+    turn: Mutex<()>,
+}
+
+struct Shared {
+    /// Number of jobs published so far.
+    generation: AtomicU64,
+    job: Mutex<Option<Job>>,
+    wake: Condvar,
+    sleepers: AtomicUsize,
+    next_item: AtomicUsize,
+    /// Workers that have not finished the current job.
+    running: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+}
+
+/// The closure of the current job with its lifetime removed; `run` keeps it alive until every worker is done.
+#[derive(Clone, Copy)]
+struct Job {
+    task: *const (dyn Fn(usize) + Sync),
+    items: usize,
+}
+
+// SAFETY: the pointee is `Sync`, and `ThreadPool::run` outlives every use of the pointer.
+unsafe impl Send for Job {}
+
+impl ThreadPool {
+    /// Pool of `threads` threads in all, at least one; one thread means that jobs run in the caller.
+    #[must_use]
+    pub fn new(threads: usize) -> Self {
+        let shared = Arc::new(Shared {
+            generation: AtomicU64::new(0),
+            job: Mutex::new(None),
+            wake: Condvar::new(),
+            sleepers: AtomicUsize::new(0),
+            next_item: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+        });
+        let workers = (1..threads.max(1))
+            .filter_map(|index| {
+                let shared = Arc::clone(&shared);
+                std::thread::Builder::new()
+                    .name(format!("inertiakv-{index}"))
+                    .spawn(move || shared.work())
+                    .ok()
+            })
+            .collect();
+        Self {
+            shared,
+            workers,
+            turn: Mutex::new(()),
+        }
+    }
+
+    /// Threads of the pool, the caller included.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Calls `task(item)` once for every item below `items`, on any thread and in any order, and waits for all.
+    ///
+    /// # Panics
+    /// If a task panics on any thread.
+    pub fn run(&self, items: usize, task: &(dyn Fn(usize) + Sync)) {
+        if items <= 1 || self.workers.is_empty() {
+            (0..items).for_each(task);
+            return;
+        }
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes. `Finish` waits for all workers before this frame ends, also on a panic,
+        // and clears the job.
+        let task_pointer = unsafe {
+            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync)>(
+                task,
+            )
+        };
+        shared.next_item.store(0, Ordering::Relaxed);
+        shared.running.store(self.workers.len(), Ordering::Relaxed);
+        *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job {
+            task: task_pointer,
+            items,
+        });
+        shared.generation.fetch_add(1, Ordering::SeqCst);
+        if shared.sleepers.load(Ordering::SeqCst) > 0 {
+            // Taking the lock orders this wake-up after the check of a worker that is about to sleep.
+            drop(shared.job.lock().unwrap_or_else(PoisonError::into_inner));
+            shared.wake.notify_all();
+        }
+        let finish = Finish { shared };
+        shared.take_items(task, items);
+        drop(finish);
+        assert!(
+            !shared.panicked.swap(false, Ordering::Relaxed),
+            "a task panicked on a worker thread"
+        );
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.generation.fetch_add(1, Ordering::SeqCst);
+        drop(self.shared.job.lock().unwrap_or_else(PoisonError::into_inner));
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            let _ = worker.join();
+        }
+    }
+}
+
+/// Waits for the workers when dropped, so that a panic in the caller's share cannot free a closure still in use.
+struct Finish<'a> {
+    shared: &'a Shared,
+}
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        let mut spins = 0;
+        while self.shared.running.load(Ordering::Acquire) > 0 {
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        *self
+            .shared
+            .job
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Shared {
+    fn take_items(&self, task: &(dyn Fn(usize) + Sync), items: usize) {
+        loop {
+            let item = self.next_item.fetch_add(1, Ordering::Relaxed);
+            if item >= items {
+                return;
+            }
+            task(item);
+        }
+    }
+
+    fn work(&self) {
+        let mut seen = 0;
+        loop {
+            seen = self.wait_for_job(seen);
+            if self.stop.load(Ordering::SeqCst) {
+                return;
+            }
+            let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(job) = job else { continue };
+            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                // SAFETY: `run` does not return before `running` reaches zero, which happens below.
+                self.take_items(unsafe { &*job.task }, job.items);
+            }));
+            if outcome.is_err() {
+                self.panicked.store(true, Ordering::Relaxed);
+            }
+            self.running.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    /// Returns the generation of the next job after `seen`.
+    fn wait_for_job(&self, seen: u64) -> u64 {
+        for _ in 0..SPINS {
+            let generation = self.generation.load(Ordering::Acquire);
+            if generation != seen {
+                return generation;
+            }
+            std::hint::spin_loop();
+        }
+        let mut guard = self.job.lock().unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        loop {
+            let generation = self.generation.load(Ordering::SeqCst);
+            if generation != seen {
+                self.sleepers.fetch_sub(1, Ordering::SeqCst);
+                return generation;
+            }
+            guard = self
+                .wake
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A mutable slice that the items of one job write in disjoint parts.
+pub struct SharedMut<'a, T> {
+    pointer: *mut T,
+    length: usize,
+    lifetime: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: parts are handed out as `&mut [T]` under the caller's promise that they do not overlap.
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Send for SharedMut<'_, T> {}
+
+impl<'a, T> SharedMut<'a, T> {
+    /// Wraps a slice for the duration of a job.
+    pub fn new(slice: &'a mut [T]) -> Self {
+        Self {
+            pointer: slice.as_mut_ptr(),
+            length: slice.len(),
+            lifetime: PhantomData,
+        }
+    }
+
+    /// The part `[start, start + length)`.
+    ///
+    /// # Safety
+    /// No two parts that live at the same time may overlap.
+    ///
+    /// # Panics
+    /// If the part does not lie inside the slice.
+    #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]
+    #[must_use]
+    pub unsafe fn part(&self, start: usize, length: usize) -> &mut [T] {
+        assert!(
+            start <= self.length && length <= self.length - start,
+            "part outside the shared slice"
+        );
+        // SAFETY: inside the slice by the check above; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(start), length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SharedMut, ThreadPool};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn every_item_runs_once_for_any_number_of_threads() {
+        for threads in [1, 2, 5] {
+            let pool = ThreadPool::new(threads);
+            for items in [0, 1, 2, 7, 1000] {
+                let mut hits = vec![0_u32; items];
+                let shared = SharedMut::new(&mut hits);
+                pool.run(items, &|item| {
+                    // SAFETY: every item is its own part.
+                    unsafe { shared.part(item, 1)[0] += 1 };
+                });
+                assert!(hits.iter().all(|&count| count == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn sleeping_workers_wake_up() {
+        let pool = ThreadPool::new(3);
+        let count = AtomicUsize::new(0);
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            pool.run(10, &|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        assert_eq!(count.into_inner(), 50);
+    }
+
+    #[test]
+    fn a_panic_in_a_task_reaches_the_caller_and_the_pool_survives() {
+        let pool = ThreadPool::new(2);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.run(8, &|item| assert!(item != 3, "item three"));
+        }));
+        assert!(outcome.is_err());
+        let count = AtomicUsize::new(0);
+        pool.run(8, &|_| {
+            count.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.into_inner(), 8);
+    }
+}

@@ -1,0 +1,1 @@
+//! Which entries of a KV cache stay?
