@@ -1,2 +1,66 @@
-//! The `inertiakv` command.
-fn main() {}
+//! How does a person use it? The `inertiakv` command.
+//!
+//! Arguments ([`args`]) become plain settings ([`settings`]), a command gets them and a [`printer::Printer`], which is
+//! the only place that writes to the terminal. Exit codes: 0 done, 1 failed, 2 used wrongly.
+
+#![forbid(unsafe_code)]
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
+mod args;
+mod commands;
+mod failure;
+mod format;
+mod input;
+mod model;
+mod printer;
+mod prompt;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+use printer::Printer;
+
+fn main() -> ExitCode {
+    // Wrong usage ends here, with clap's message and exit code 2.
+    let arguments = Arguments::parse();
+    start_log(arguments.verbose);
+    let printer = Printer::new();
+    let result = match &arguments.command {
+        Command::Demo(arguments) => commands::demo::run(arguments, &printer),
+        Command::Run(arguments) => commands::run::run(arguments, &printer),
+        Command::Compare(arguments) => commands::compare::run(arguments, &printer),
+        Command::Chat(arguments) => commands::chat::run(arguments, &printer),
+        Command::Perplexity(arguments) => commands::perplexity::run(arguments, &printer),
+        Command::Models(arguments) => commands::models::run(arguments, &printer),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has gone (`inertiakv … | head`): nobody is left to tell.
+        Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            printer.error(&format!("{error:#}"));
+            ExitCode::from(if failure::is_usage(&error) { 2 } else { 1 })
+        }
+    }
+}
+
+/// Sends the log to stderr. `RUST_LOG` decides what is logged, else the number of `-v`.
+fn start_log(verbose: u8) {
+    use std::io::IsTerminal;
+    use tracing_subscriber::EnvFilter;
+    let level = match verbose {
+        0 => "warn",
+        1 => "info",
+        2 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal() && printer::colours_wanted())
+        .init();
+}

@@ -1,1 +1,377 @@
-//! cache
+//! Where do the cached keys and values live, and how does their memory come and go?
+//!
+//! A [`KvPool`] hands out fixed-size blocks from a bounded amount of memory. A [`KvCache`] is one sequence: for every
+//! (layer, KV head) a table of blocks and a number of rows of its own. Forks share blocks and copy one when they write
+//! to it. Rows that leave give their blocks back at once, and freed memory returns to the operating system.
+//!
+//! Rows are storage, not positions: who sits in which row is the caller's business.
+
+mod features;
+mod layout;
+mod pool;
+
+use std::fmt;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+pub use pool::KvPool;
+
+pub(crate) use layout::{BLOCK_ROWS, Layout};
+use pool::Block;
+
+/// Element type of the stored keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum KvType {
+    /// Half precision: 2 bytes a number.
+    #[default]
+    F16,
+    /// Single precision: 4 bytes a number, exact.
+    F32,
+    /// Signed bytes with one half-precision scale per 32 dimensions of a row: 1.0625 bytes a number.
+    Q8_0,
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::F16 => "f16",
+            Self::F32 => "f32",
+            Self::Q8_0 => "q8_0",
+        })
+    }
+}
+
+impl FromStr for KvType {
+    type Err = CacheError;
+
+    fn from_str(text: &str) -> Result<Self, CacheError> {
+        match text {
+            "f16" => Ok(Self::F16),
+            "f32" => Ok(Self::F32),
+            "q8_0" => Ok(Self::Q8_0),
+            _ => Err(CacheError::Type(text.to_owned())),
+        }
+    }
+}
+
+/// What every cache of a pool has in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvConfig {
+    /// Attention layers, at least 1.
+    pub layers: usize,
+    /// KV heads of a layer, at least 1.
+    pub kv_heads: usize,
+    /// Numbers in a key or value row: a multiple of 16, at most 512.
+    pub head_dim: usize,
+    /// How they are stored.
+    pub kv_type: KvType,
+}
+
+/// Why a cache operation was refused. Nothing has changed when one is returned.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CacheError {
+    /// The element type has another name.
+    #[error("unknown KV type `{0}`: use f16, f32 or q8_0")]
+    Type(String),
+    /// The shape cannot be stored.
+    #[error(
+        "a KV cache of {layers} layers, {kv_heads} KV heads and head size {head_dim} is not supported: give at least \
+         one layer and KV head, and a head size that is a multiple of 16 up to 512"
+    )]
+    Config {
+        /// Layers asked for.
+        layers: usize,
+        /// KV heads asked for.
+        kv_heads: usize,
+        /// Head size asked for.
+        head_dim: usize,
+    },
+    /// The pool's bound would be exceeded.
+    #[error(
+        "the KV cache needs {needed} bytes but its limit is {limit}: raise the limit, shorten the context or choose a \
+         smaller budget"
+    )]
+    OutOfMemory {
+        /// Bytes that would be in use after the operation.
+        needed: usize,
+        /// The pool's limit in bytes.
+        limit: usize,
+    },
+    /// The operating system gave no memory.
+    #[error("the operating system gave no memory for the KV cache ({0}): close other programs or shorten the context")]
+    Map(#[from] std::io::Error),
+    /// Keys and values do not have the shape of the pool.
+    #[error(
+        "{keys} key and {values} value numbers do not make whole rows of {row} numbers: pass [rows][kv_heads][head_dim]"
+    )]
+    Shape {
+        /// Length of the keys.
+        keys: usize,
+        /// Length of the values.
+        values: usize,
+        /// `kv_heads * head_dim`.
+        row: usize,
+    },
+    /// The layer or head does not exist.
+    #[error("layer {layer}, KV head {head} does not exist: the cache has {layers} layers of {kv_heads} KV heads")]
+    Head {
+        /// Layer asked for.
+        layer: usize,
+        /// KV head asked for.
+        head: usize,
+        /// Layers of the pool.
+        layers: usize,
+        /// KV heads of the pool.
+        kv_heads: usize,
+    },
+    /// A move of an eviction plan goes the wrong way or starts outside.
+    #[error("the plan moves row {from} to {to} in a head of {rows} rows: moves go from a held row to a lower one")]
+    Move {
+        /// Source row.
+        from: u32,
+        /// Destination row.
+        to: u32,
+        /// Rows held.
+        rows: usize,
+    },
+    /// A plan keeps more rows than there are.
+    #[error("the plan keeps {kept} rows of {rows}: keep at most what is held")]
+    Rows {
+        /// Rows that the plan keeps.
+        kept: usize,
+        /// Rows held.
+        rows: usize,
+    },
+}
+
+/// The keys and values of one sequence, ragged: every (layer, KV head) has its own number of rows.
+///
+/// Dropping it gives its blocks back to the pool.
+pub struct KvCache {
+    pool: KvPool,
+    /// `[layer][kv_head]`.
+    heads: Vec<Head>,
+}
+
+/// Block table of one (layer, KV head).
+#[derive(Clone, Default)]
+pub(crate) struct Head {
+    blocks: Vec<Block>,
+    rows: usize,
+}
+
+impl Head {
+    /// Rows held.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The blocks, each of [`BLOCK_ROWS`] rows; the last one may be partly filled.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Whether the next row goes into a block that is already there.
+    fn has_open_block(&self) -> bool {
+        !self.rows.is_multiple_of(BLOCK_ROWS)
+    }
+
+    /// Blocks to take from the pool before `rows` more can be written: growth, and a copy of a shared last block.
+    fn blocks_to_grow(&mut self, rows: usize) -> usize {
+        let growth = (self.rows + rows).div_ceil(BLOCK_ROWS) - self.blocks.len();
+        let copy = rows > 0
+            && self.has_open_block()
+            && self.blocks.last_mut().is_some_and(|block| block.bytes_mut().is_none());
+        growth + usize::from(copy)
+    }
+}
+
+impl KvCache {
+    /// An empty sequence; takes no memory from the pool yet.
+    #[must_use]
+    pub fn new(pool: &KvPool) -> Self {
+        let config = pool.config();
+        Self {
+            pool: pool.clone(),
+            heads: vec![Head::default(); config.layers * config.kv_heads],
+        }
+    }
+
+    /// The pool that holds the memory.
+    #[must_use]
+    pub fn pool(&self) -> &KvPool {
+        &self.pool
+    }
+
+    /// Rows held by a head; 0 for one that does not exist.
+    #[must_use]
+    pub fn rows(&self, layer: usize, head: usize) -> usize {
+        self.index(layer, head).map_or(0, |index| self.heads[index].rows)
+    }
+
+    /// Rows of the longest head.
+    #[must_use]
+    pub fn max_rows(&self) -> usize {
+        self.heads.iter().map(|head| head.rows).max().unwrap_or(0)
+    }
+
+    /// Bytes of the blocks that this sequence refers to; blocks shared with a fork count in both.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let blocks: usize = self.heads.iter().map(|head| head.blocks.len()).sum();
+        blocks * self.pool.layout().bytes
+    }
+
+    /// Adds rows at the end of every KV head of a layer. `keys` (rotated) and `values` are
+    /// `[rows][kv_heads][head_dim]`.
+    ///
+    /// # Errors
+    /// If the shape does not fit or memory runs out; then no row has been added to any head.
+    pub fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), CacheError> {
+        let KvConfig { kv_heads, head_dim, .. } = *self.pool.config();
+        let first = self.index(layer, 0)?;
+        let row = kv_heads * head_dim;
+        if keys.len() != values.len() || !keys.len().is_multiple_of(row) {
+            return Err(CacheError::Shape {
+                keys: keys.len(),
+                values: values.len(),
+                row,
+            });
+        }
+        let rows = keys.len() / row;
+        let heads = &mut self.heads[first..first + kv_heads];
+        let needed = heads.iter_mut().map(|head| head.blocks_to_grow(rows)).sum();
+        let mut fresh = self.pool.take(needed)?;
+        let layout = self.pool.layout();
+        for (index, head) in heads.iter_mut().enumerate() {
+            if rows > 0 && head.has_open_block() {
+                let last = head.blocks.last_mut().expect("an open block is in the table");
+                make_exclusive(last, &mut fresh);
+            }
+            let grown = (head.rows + rows).div_ceil(BLOCK_ROWS);
+            while head.blocks.len() < grown {
+                head.blocks.push(fresh.pop().expect("growth was counted above"));
+            }
+            let mut done = 0;
+            while done < rows {
+                let slot = head.rows % BLOCK_ROWS;
+                let count = (BLOCK_ROWS - slot).min(rows - done);
+                let block = &mut head.blocks[head.rows / BLOCK_ROWS];
+                let bytes = block.bytes_mut().expect("new or made exclusive above");
+                let start = done * row + index * head_dim;
+                layout.write(bytes, slot, count, &keys[start..], &values[start..], row);
+                head.rows += count;
+                done += count;
+            }
+        }
+        Ok(())
+    }
+
+    /// A second sequence with the same rows. Nothing is copied until one of the two writes to a block.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            pool: self.pool.clone(),
+            heads: self.heads.clone(),
+        }
+    }
+
+    /// Carries out an eviction plan on one head: the moves `(from, to)` in order, each from a held row to a lower one,
+    /// then the head is cut to its first `rows` rows. Blocks that become empty go back to the pool at once.
+    ///
+    /// # Errors
+    /// If a move is not of that form, `rows` is more than is held, or copying a shared block needs more memory than
+    /// the pool may use; then nothing has changed.
+    pub fn apply(
+        &mut self,
+        layer: usize,
+        head: usize,
+        moves: &[(u32, u32)],
+        rows: usize,
+    ) -> Result<(), CacheError> {
+        let index = self.index(layer, head)?;
+        let head = &mut self.heads[index];
+        let held = head.rows;
+        if rows > held {
+            return Err(CacheError::Rows { kept: rows, rows: held });
+        }
+        if let Some(&(from, to)) = moves
+            .iter()
+            .find(|&&(from, to)| from <= to || from as usize >= held)
+        {
+            return Err(CacheError::Move { from, to, rows: held });
+        }
+        // Blocks written to must be ours alone first; each is copied at most once.
+        let mut written: Vec<usize> = moves.iter().map(|&(_, to)| to as usize / BLOCK_ROWS).collect();
+        written.dedup();
+        written.sort_unstable();
+        written.dedup();
+        written.retain(|&block| head.blocks[block].bytes_mut().is_none());
+        let mut fresh = self.pool.take(written.len())?;
+        for block in written {
+            make_exclusive(&mut head.blocks[block], &mut fresh);
+        }
+        let layout = self.pool.layout();
+        for &(from, to) in moves {
+            let (from, to) = (from as usize, to as usize);
+            let (low, high) = head.blocks.split_at_mut(to / BLOCK_ROWS + 1);
+            let target = low.last_mut().expect("split after the target block");
+            let target = target.bytes_mut().expect("made exclusive above");
+            if from / BLOCK_ROWS == to / BLOCK_ROWS {
+                layout.move_within(target, from % BLOCK_ROWS, to % BLOCK_ROWS);
+            } else {
+                let source = high[from / BLOCK_ROWS - to / BLOCK_ROWS - 1].bytes();
+                layout.copy_row(source, from % BLOCK_ROWS, target, to % BLOCK_ROWS);
+            }
+        }
+        head.blocks.truncate(rows.div_ceil(BLOCK_ROWS));
+        head.rows = rows;
+        drop(fresh);
+        self.pool.trim();
+        Ok(())
+    }
+
+    /// Block table of a head.
+    ///
+    /// # Panics
+    /// If it does not exist.
+    pub(crate) fn head(&self, layer: usize, head: usize) -> &Head {
+        let kv_heads = self.pool.config().kv_heads;
+        assert!(head < kv_heads, "KV head {head} of {kv_heads}");
+        &self.heads[layer * kv_heads + head]
+    }
+
+    fn index(&self, layer: usize, head: usize) -> Result<usize, CacheError> {
+        let KvConfig { layers, kv_heads, .. } = *self.pool.config();
+        if layer < layers && head < kv_heads {
+            Ok(layer * kv_heads + head)
+        } else {
+            Err(CacheError::Head {
+                layer,
+                head,
+                layers,
+                kv_heads,
+            })
+        }
+    }
+}
+
+impl Drop for KvCache {
+    fn drop(&mut self) {
+        self.heads.clear();
+        self.pool.trim();
+    }
+}
+
+/// Replaces a block that a fork also uses by a copy in a fresh one.
+fn make_exclusive(block: &mut Block, fresh: &mut Vec<Block>) {
+    if block.bytes_mut().is_none()
+        && let Some(mut copy) = fresh.pop()
+    {
+        let bytes = copy.bytes_mut().expect("a fresh block has one owner");
+        bytes.copy_from_slice(block.bytes());
+        *block = copy;
+    }
+}

@@ -9,5 +9,6 @@ pub mod attention;
 pub mod cache;
 pub mod isa;
 pub mod linear;
+pub mod mapped;
 pub mod ops;
 pub mod threads;

@@ -122,7 +122,12 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
-        drop(self.shared.job.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(
+            self.shared
+                .job
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
             let _ = worker.join();

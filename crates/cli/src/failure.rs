@@ -1,0 +1,34 @@
+//! Which kind of failure was it?
+
+use std::fmt;
+use std::io;
+
+/// The command was used wrongly, in a way that only shows after parsing: exit code 2.
+#[derive(Debug)]
+pub(crate) struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+/// An error for wrong usage.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    UsageError(message.into()).into()
+}
+
+/// Whether the user is to blame for how the command was called.
+pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
+    error.chain().any(<dyn std::error::Error>::is::<UsageError>)
+}
+
+/// Whether the error is that nobody reads our output any more.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,59 @@
+//! How are numbers written for people?
+
+/// Bytes as MiB: `12.3 MiB`.
+pub(crate) fn mebibytes(bytes: usize) -> String {
+    let value = bytes as f64 / (1 << 20) as f64;
+    let places = if value < 10.0 { 2 } else { 1 };
+    format!("{value:.places$} MiB")
+}
+
+/// A file size in decimal megabytes, as download pages show it: `98 MB`.
+pub(crate) fn megabytes(bytes: u64) -> String {
+    format!("{:.0} MB", bytes as f64 / 1e6)
+}
+
+/// A whole number with commas: `12,345`.
+pub(crate) fn count(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A rate: `123 tok/s`, `1.2 tok/s`.
+pub(crate) fn rate(tokens_per_second: f64) -> String {
+    if tokens_per_second < 100.0 {
+        format!("{tokens_per_second:.1} tok/s")
+    } else {
+        format!("{tokens_per_second:.0} tok/s")
+    }
+}
+
+/// A share as a percentage: `12.5 %`.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count, mebibytes, megabytes, percent, rate};
+
+    #[test]
+    fn numbers_read_well() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(12_345_678), "12,345,678");
+        assert_eq!(mebibytes(1 << 20), "1.00 MiB");
+        assert_eq!(mebibytes(150 << 20), "150.0 MiB");
+        assert_eq!(megabytes(98_362_432), "98 MB");
+        assert_eq!(rate(12.34), "12.3 tok/s");
+        assert_eq!(rate(123.4), "123 tok/s");
+        assert_eq!(percent(0.125), "12.5 %");
+    }
+}

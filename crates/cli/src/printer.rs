@@ -1,0 +1,189 @@
+//! How does anything reach the terminal? Only through here.
+//!
+//! Results go to standard output, everything about them (progress, summaries, warnings, errors) to standard error, so
+//! that a pipe or a file gets the result alone. Colours and progress bars appear on terminals only.
+
+use std::io::{self, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+/// Writes results and talks to the user.
+pub(crate) struct Printer {
+    /// Whether standard error may have colours.
+    colour: bool,
+    /// Whether standard error is a terminal, where progress can be drawn.
+    terminal: bool,
+}
+
+/// Whether the user's environment allows colours.
+pub(crate) fn colours_wanted() -> bool {
+    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+impl Printer {
+    pub(crate) fn new() -> Self {
+        let terminal = io::stderr().is_terminal();
+        Self {
+            colour: terminal && colours_wanted(),
+            terminal,
+        }
+    }
+
+    /// A line of the result.
+    pub(crate) fn line(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{text}")
+    }
+
+    /// A piece of streamed text, shown at once.
+    pub(crate) fn piece(&self, text: &str) -> io::Result<()> {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        out.flush()
+    }
+
+    /// The result as JSON, indented.
+    pub(crate) fn json(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        let mut out = io::stdout().lock();
+        let text = serde_json::to_string_pretty(value)?;
+        writeln!(out, "{text}")?;
+        Ok(())
+    }
+
+    /// The result as a table; the columns listed in `numbers` are right-aligned.
+    pub(crate) fn table(&self, header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> io::Result<()> {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(header);
+        for row in rows {
+            table.add_row(row);
+        }
+        if io::stdout().is_terminal() {
+            table.set_content_arrangement(ContentArrangement::Dynamic);
+        }
+        for &column in numbers {
+            if let Some(column) = table.column_mut(column) {
+                column.set_cell_alignment(CellAlignment::Right);
+            }
+        }
+        // The first column needs no space before it, and nothing is gained by space at the end of a line.
+        for line in table.to_string().lines() {
+            self.line(line.strip_prefix(' ').unwrap_or(line).trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// Something about the result that is not part of it.
+    pub(crate) fn note(&self, text: &str) {
+        self.say(&self.paint("2", text));
+    }
+
+    /// Something the user should know before trusting the result.
+    pub(crate) fn warn(&self, text: &str) {
+        self.say(&format!("{} {text}", self.paint("1;33", "warning:")));
+    }
+
+    /// Why there is no result.
+    pub(crate) fn error(&self, text: &str) {
+        self.say(&format!("{} {text}", self.paint("1;31", "error:")));
+    }
+
+    /// Asks for a line of input; nothing where no one sits at a terminal.
+    pub(crate) fn ask(&self, prompt: &str) {
+        if self.terminal && io::stdin().is_terminal() {
+            let _ = write!(io::stderr(), "{}", self.paint("1;36", prompt));
+        }
+    }
+
+    /// A bar over `total` bytes.
+    pub(crate) fn byte_bar(&self, total: u64, message: &str) -> Progress {
+        self.progress(
+            Some(total),
+            message,
+            "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+        )
+    }
+
+    /// A bar over `total` items.
+    pub(crate) fn bar(&self, total: u64, message: &str) -> Progress {
+        self.progress(Some(total), message, "{msg} {bar:30} {pos}/{len} {eta}")
+    }
+
+    /// A sign of life for something of unknown length.
+    pub(crate) fn spinner(&self, message: &str) -> Progress {
+        let progress = self.progress(None, message, "{spinner} {msg}");
+        progress.bar.enable_steady_tick(Duration::from_millis(100));
+        progress
+    }
+
+    fn progress(&self, total: Option<u64>, message: &str, template: &str) -> Progress {
+        let target = if self.terminal {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        let bar = ProgressBar::with_draw_target(total, target);
+        let style = ProgressStyle::with_template(template)
+            .unwrap_or_else(|_| ProgressStyle::default_bar())
+            .progress_chars("━━ ");
+        bar.set_style(style);
+        bar.set_message(message.to_owned());
+        Progress { bar }
+    }
+
+    /// Writes a line to standard error. That it cannot be written is no reason to lose the result.
+    fn say(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "{text}");
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// Something running, drawn until it is dropped.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// How far it is.
+    pub(crate) fn set(&self, done: u64) {
+        self.bar.set_position(done);
+    }
+
+    /// What it is doing and how much there is to do.
+    pub(crate) fn restart(&self, message: &str, total: u64) {
+        self.bar.set_message(message.to_owned());
+        self.bar.set_length(total);
+        self.bar.reset();
+    }
+
+    /// What it is doing.
+    pub(crate) fn message(&self, message: String) {
+        self.bar.set_message(message);
+    }
+
+    /// A callback for the engine's prefill.
+    pub(crate) fn watch(&self) -> impl FnMut(usize, usize) -> ControlFlow<()> + '_ {
+        |done, total| {
+            self.bar.set_length(total as u64);
+            self.bar.set_position(done as u64);
+            ControlFlow::Continue(())
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,224 @@
+//! What must a device be able to do for the decoder?
+//!
+//! The forward pass ([`crate::decoder`]) is written once against [`Backend`]; [`CpuBackend`] is the CPU. A GPU becomes
+//! another implementation, with its own rows, weights and cache.
+
+use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
+use inertiakv_kernels::cache::{CacheError, KvCache};
+use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};
+use inertiakv_kernels::ops::{self, RopeAngles, RopeStyle};
+use inertiakv_kernels::threads::ThreadPool;
+
+/// Several weights that multiply the same rows, each with its result.
+pub(crate) type LinearJobs<'a, 'b, B> = &'a mut [(&'b <B as Backend>::Linear, &'b mut <B as Backend>::Rows)];
+
+/// The queries of one sequence in a batch, and the cache they look at.
+pub(crate) struct Attention<'a, C> {
+    pub cache: &'a C,
+    /// Rows of this sequence in the batch: `[first, first + rows)`.
+    pub first: usize,
+    pub rows: usize,
+    pub mass: Option<MassRequest<'a>>,
+}
+
+/// The softmax mass that the last `window` queries of a sequence put on each entry.
+pub(crate) struct MassRequest<'a> {
+    pub mass: &'a mut Mass,
+    pub pooling: GroupPooling,
+    pub window: usize,
+}
+
+/// Shape of the attention heads of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadShape {
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_dim: usize,
+}
+
+/// The operations of a decoder layer on rows that stay on the device.
+pub(crate) trait Backend: Send + Sync {
+    /// Rows of `f32`; the width is known to the caller.
+    type Rows: Default + Send;
+    /// A norm weight or a bias.
+    type Vector: Send + Sync;
+    /// A weight matrix, quantised or not.
+    type Linear: Send + Sync;
+    /// Keys and values of one sequence.
+    type Cache;
+    /// What is reused between calls: quantised activations on the CPU.
+    type Scratch: Default + Send;
+
+    fn vector(&self, values: Vec<f32>) -> Self::Vector;
+    fn weight(
+        &self,
+        weight_type: WeightType,
+        out_features: usize,
+        in_features: usize,
+        data: &[u8],
+    ) -> Result<Self::Linear, LinearError>;
+
+    fn resize(&self, rows: &mut Self::Rows, values: usize);
+    fn embed(&self, table: &Self::Linear, tokens: &[u32], out: &mut Self::Rows);
+    fn rms_norm(&self, x: &Self::Rows, weight: &Self::Vector, epsilon: f32, out: &mut Self::Rows);
+    fn linear(
+        &self,
+        scratch: &mut Self::Scratch,
+        x: &Self::Rows,
+        rows: std::ops::Range<usize>,
+        jobs: LinearJobs<'_, '_, Self>,
+    ) where
+        Self: Sized;
+    fn add(&self, x: &mut Self::Rows, y: &Self::Rows);
+    fn add_bias(&self, x: &mut Self::Rows, bias: &Self::Vector);
+    fn silu_mul(&self, gate: &mut Self::Rows, up: &Self::Rows);
+    fn rope(&self, x: &mut Self::Rows, heads: usize, head_dim: usize, style: RopeStyle, angles: &RopeAngles);
+    /// Appends rows `[first, first + rows)` of `keys` and `values` to one layer of a cache.
+    fn append(
+        &self,
+        cache: &mut Self::Cache,
+        layer: usize,
+        shape: HeadShape,
+        rows: (usize, usize),
+        keys: &Self::Rows,
+        values: &Self::Rows,
+    ) -> Result<(), CacheError>;
+    fn attend(
+        &self,
+        layer: usize,
+        shape: HeadShape,
+        queries: &Self::Rows,
+        sequences: Vec<Attention<'_, Self::Cache>>,
+        out: &mut Self::Rows,
+    );
+    /// Copies rows to the host.
+    fn read(&self, rows: &Self::Rows, range: std::ops::Range<usize>, out: &mut Vec<f32>);
+}
+
+/// The CPU: rows are vectors, and every operation runs on one thread pool.
+pub(crate) struct CpuBackend {
+    pool: ThreadPool,
+}
+
+impl CpuBackend {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self { pool: ThreadPool::new(threads) }
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+impl Backend for CpuBackend {
+    type Rows = Vec<f32>;
+    type Vector = Vec<f32>;
+    type Linear = Linear;
+    type Cache = KvCache;
+    type Scratch = Activations;
+
+    fn vector(&self, values: Vec<f32>) -> Vec<f32> {
+        values
+    }
+
+    fn weight(
+        &self,
+        weight_type: WeightType,
+        out_features: usize,
+        in_features: usize,
+        data: &[u8],
+    ) -> Result<Linear, LinearError> {
+        Linear::from_gguf(weight_type, out_features, in_features, data)
+    }
+
+    fn resize(&self, rows: &mut Vec<f32>, values: usize) {
+        rows.resize(values, 0.0);
+    }
+
+    fn embed(&self, table: &Linear, tokens: &[u32], out: &mut Vec<f32>) {
+        let width = table.in_features();
+        for (token, row) in tokens.iter().zip(out.chunks_exact_mut(width)) {
+            table.row(*token as usize, row);
+        }
+    }
+
+    fn rms_norm(&self, x: &Vec<f32>, weight: &Vec<f32>, epsilon: f32, out: &mut Vec<f32>) {
+        ops::rms_norm(&self.pool, x, weight, epsilon, out);
+    }
+
+    fn linear(
+        &self,
+        scratch: &mut Activations,
+        x: &Vec<f32>,
+        rows: std::ops::Range<usize>,
+        jobs: LinearJobs<'_, '_, Self>,
+    ) {
+        let columns = jobs[0].0.in_features();
+        scratch.set(&self.pool, &x[rows.start * columns..rows.end * columns], rows.len(), columns);
+        let mut jobs: Vec<(&Linear, &mut [f32])> =
+            jobs.iter_mut().map(|(weight, out)| (*weight, out.as_mut_slice())).collect();
+        matmul(&self.pool, scratch, &mut jobs);
+    }
+
+    fn add(&self, x: &mut Vec<f32>, y: &Vec<f32>) {
+        ops::add(&self.pool, x, y);
+    }
+
+    fn add_bias(&self, x: &mut Vec<f32>, bias: &Vec<f32>) {
+        ops::add_bias(&self.pool, x, bias);
+    }
+
+    fn silu_mul(&self, gate: &mut Vec<f32>, up: &Vec<f32>) {
+        ops::silu_mul(&self.pool, gate, up);
+    }
+
+    fn rope(&self, x: &mut Vec<f32>, heads: usize, head_dim: usize, style: RopeStyle, angles: &RopeAngles) {
+        ops::rope(&self.pool, x, heads, head_dim, style, angles);
+    }
+
+    fn append(
+        &self,
+        cache: &mut KvCache,
+        layer: usize,
+        shape: HeadShape,
+        (first, rows): (usize, usize),
+        keys: &Vec<f32>,
+        values: &Vec<f32>,
+    ) -> Result<(), CacheError> {
+        let width = shape.kv_heads * shape.head_dim;
+        let range = first * width..(first + rows) * width;
+        cache.append(layer, &keys[range.clone()], &values[range])
+    }
+
+    fn attend(
+        &self,
+        layer: usize,
+        shape: HeadShape,
+        queries: &Vec<f32>,
+        sequences: Vec<Attention<'_, KvCache>>,
+        out: &mut Vec<f32>,
+    ) {
+        let width = shape.heads * shape.head_dim;
+        let mut rest = out.as_mut_slice();
+        let mut tasks: Vec<AttentionTask<'_>> = Vec::with_capacity(sequences.len());
+        for sequence in sequences {
+            let (own, others) = rest.split_at_mut(sequence.rows * width);
+            rest = others;
+            tasks.push(AttentionTask {
+                cache: sequence.cache,
+                layer,
+                queries: &queries[sequence.first * width..(sequence.first + sequence.rows) * width],
+                rows: sequence.rows,
+                out: own,
+                mass: sequence.mass.map(|request| (request.mass, request.pooling, request.window)),
+            });
+        }
+        let scale = 1.0 / (shape.head_dim as f32).sqrt();
+        attend(&self.pool, shape.heads, scale, &mut tasks);
+    }
+
+    fn read(&self, rows: &Vec<f32>, range: std::ops::Range<usize>, out: &mut Vec<f32>) {
+        out.clear();
+        out.extend_from_slice(&rows[range]);
+    }
+}

@@ -1,0 +1,324 @@
+//! What does the model compute for a batch of rows?
+//!
+//! One decoder for every family: what differs between them is data (biases, rotary style, tied embeddings). A batch is
+//! the new rows of one or several sequences; their matrix products run together, their attention apart.
+
+use std::time::{Duration, Instant};
+
+use inertiakv_kernels::attention::{GroupPooling, Mass};
+use inertiakv_kernels::ops::{RopeAngles, RopeStyle};
+
+use crate::Error;
+use crate::backend::{Attention, Backend, HeadShape, MassRequest};
+
+/// Weights of a model and what it takes to run them.
+pub(crate) struct Decoder<B: Backend> {
+    pub shape: HeadShape,
+    pub hidden: usize,
+    pub feed_forward_size: usize,
+    pub vocabulary: usize,
+    pub norm_epsilon: f32,
+    pub rope_style: RopeStyle,
+    /// Angle per position of each rotated pair.
+    pub rope_frequencies: Vec<f64>,
+    pub embedding: B::Linear,
+    pub layers: Vec<Layer<B>>,
+    pub output_norm: B::Vector,
+    /// `None`: the embedding is the output weight too.
+    pub output: Option<B::Linear>,
+}
+
+/// Weights of one decoder layer.
+pub(crate) struct Layer<B: Backend> {
+    pub attention_norm: B::Vector,
+    pub query: Projection<B>,
+    pub key: Projection<B>,
+    pub value: Projection<B>,
+    pub attention_output: Projection<B>,
+    pub feed_forward_norm: B::Vector,
+    pub gate: B::Linear,
+    pub up: B::Linear,
+    pub down: B::Linear,
+}
+
+/// A weight with an optional bias.
+pub(crate) struct Projection<B: Backend> {
+    pub weight: B::Linear,
+    pub bias: Option<B::Vector>,
+}
+
+/// The new rows of one sequence.
+pub(crate) struct Sequence<'a, B: Backend> {
+    pub tokens: &'a [u32],
+    /// Position of the first of them.
+    pub position: usize,
+    pub cache: &'a mut B::Cache,
+    pub observer: Option<&'a mut dyn Observer<B>>,
+}
+
+/// Whoever scores the entries of a cache while a batch runs.
+pub(crate) trait Observer<B: Backend> {
+    /// What to capture in this layer: how the heads of a group are pooled, and how many of the last queries count.
+    fn wants(&self, layer: usize) -> Option<Capture>;
+    /// Called right after the attention of a layer for which [`Observer::wants`] asked.
+    fn observe(&mut self, layer: usize, cache: &B::Cache, mass: &Mass) -> Result<(), Error>;
+}
+
+/// What an [`Observer`] needs of one layer.
+#[derive(Clone, Copy)]
+pub(crate) struct Capture {
+    /// `None`: no attention mass is needed.
+    pub mass: Option<(GroupPooling, usize)>,
+}
+
+/// Where the time of a forward pass went.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Profile {
+    /// Linear layers.
+    pub matmul: Duration,
+    /// Attention, the capture of its mass included.
+    pub attention: Duration,
+    /// Turning mass and norms into scores and utilities.
+    pub scoring: Duration,
+    /// Choosing what to evict, and evicting it.
+    pub eviction: Duration,
+    /// Everything, the four above included.
+    pub total: Duration,
+}
+
+impl std::ops::AddAssign for Profile {
+    fn add_assign(&mut self, other: Self) {
+        self.matmul += other.matmul;
+        self.attention += other.attention;
+        self.scoring += other.scoring;
+        self.eviction += other.eviction;
+        self.total += other.total;
+    }
+}
+
+/// Rows that live only during a forward pass, kept to be reused by the next.
+pub(crate) struct Workspace<B: Backend> {
+    hidden: B::Rows,
+    normed: B::Rows,
+    queries: B::Rows,
+    keys: B::Rows,
+    values: B::Rows,
+    attended: B::Rows,
+    projected: B::Rows,
+    gate: B::Rows,
+    up: B::Rows,
+    logits: B::Rows,
+    scratch: B::Scratch,
+    angles: RopeAngles,
+    masses: Vec<Mass>,
+    last_row: Vec<f32>,
+}
+
+impl<B: Backend> Default for Workspace<B> {
+    fn default() -> Self {
+        Self {
+            hidden: B::Rows::default(),
+            normed: B::Rows::default(),
+            queries: B::Rows::default(),
+            keys: B::Rows::default(),
+            values: B::Rows::default(),
+            attended: B::Rows::default(),
+            projected: B::Rows::default(),
+            gate: B::Rows::default(),
+            up: B::Rows::default(),
+            logits: B::Rows::default(),
+            scratch: B::Scratch::default(),
+            angles: RopeAngles::default(),
+            masses: Vec::new(),
+            last_row: Vec::new(),
+        }
+    }
+}
+
+impl<B: Backend> Decoder<B> {
+    /// Runs the new rows of all `sequences` and leaves their final hidden states in the workspace, in order.
+    ///
+    /// Every layer appends to its cache before it attends, so a row sees itself and everything before it.
+    pub(crate) fn forward(
+        &self,
+        backend: &B,
+        work: &mut Workspace<B>,
+        sequences: &mut [Sequence<'_, B>],
+        profile: &mut Profile,
+    ) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut tokens = Vec::new();
+        let mut positions = Vec::new();
+        for sequence in sequences.iter() {
+            tokens.extend_from_slice(sequence.tokens);
+            positions.extend((sequence.position..).take(sequence.tokens.len()).map(|at| at as u32));
+        }
+        let rows = tokens.len();
+        self.size(backend, work, rows);
+        work.masses.resize_with(sequences.len(), Mass::default);
+        work.angles.set(&positions, &self.rope_frequencies);
+        backend.embed(&self.embedding, &tokens, &mut work.hidden);
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.attention(backend, work, index, layer, sequences, profile)?;
+            self.feed_forward(backend, work, layer, rows, profile);
+            // One row tells: a number that is not finite spreads to every later row.
+            backend.read(&work.hidden, (rows - 1) * self.hidden..rows * self.hidden, &mut work.last_row);
+            if !work.last_row.iter().all(|value| value.is_finite()) {
+                return Err(Error::NotFinite { layer: index });
+            }
+        }
+        backend.rms_norm(&work.hidden, &self.output_norm, self.norm_epsilon, &mut work.normed);
+        profile.total += start.elapsed();
+        Ok(())
+    }
+
+    /// Logits of rows of the last [`Decoder::forward`], row after row.
+    pub(crate) fn logits(
+        &self,
+        backend: &B,
+        work: &mut Workspace<B>,
+        rows: std::ops::Range<usize>,
+        out: &mut Vec<f32>,
+        profile: &mut Profile,
+    ) {
+        let start = Instant::now();
+        let count = rows.len();
+        backend.resize(&mut work.logits, count * self.vocabulary);
+        let weight = self.output.as_ref().unwrap_or(&self.embedding);
+        backend.linear(&mut work.scratch, &work.normed, rows, &mut [(weight, &mut work.logits)]);
+        backend.read(&work.logits, 0..count * self.vocabulary, out);
+        profile.matmul += start.elapsed();
+        profile.total += start.elapsed();
+    }
+
+    fn size(&self, backend: &B, work: &mut Workspace<B>, rows: usize) {
+        let (queries, keys) = (self.shape.heads * self.shape.head_dim, self.shape.kv_heads * self.shape.head_dim);
+        for (buffer, width) in [
+            (&mut work.hidden, self.hidden),
+            (&mut work.normed, self.hidden),
+            (&mut work.projected, self.hidden),
+            (&mut work.queries, queries),
+            (&mut work.attended, queries),
+            (&mut work.keys, keys),
+            (&mut work.values, keys),
+            (&mut work.gate, self.feed_forward_size),
+            (&mut work.up, self.feed_forward_size),
+        ] {
+            backend.resize(buffer, rows * width);
+        }
+    }
+
+    fn attention(
+        &self,
+        backend: &B,
+        work: &mut Workspace<B>,
+        index: usize,
+        layer: &Layer<B>,
+        sequences: &mut [Sequence<'_, B>],
+        profile: &mut Profile,
+    ) -> Result<(), Error> {
+        let rows = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
+        backend.rms_norm(&work.hidden, &layer.attention_norm, self.norm_epsilon, &mut work.normed);
+        let start = Instant::now();
+        backend.linear(
+            &mut work.scratch,
+            &work.normed,
+            0..rows,
+            &mut [
+                (&layer.query.weight, &mut work.queries),
+                (&layer.key.weight, &mut work.keys),
+                (&layer.value.weight, &mut work.values),
+            ],
+        );
+        profile.matmul += start.elapsed();
+        for (rows, projection) in [
+            (&mut work.queries, &layer.query),
+            (&mut work.keys, &layer.key),
+            (&mut work.values, &layer.value),
+        ] {
+            if let Some(bias) = &projection.bias {
+                backend.add_bias(rows, bias);
+            }
+        }
+        let HeadShape { heads, kv_heads, head_dim } = self.shape;
+        backend.rope(&mut work.queries, heads, head_dim, self.rope_style, &work.angles);
+        backend.rope(&mut work.keys, kv_heads, head_dim, self.rope_style, &work.angles);
+
+        let start = Instant::now();
+        let mut first = 0;
+        for sequence in sequences.iter_mut() {
+            let rows = (first, sequence.tokens.len());
+            backend.append(sequence.cache, index, self.shape, rows, &work.keys, &work.values)?;
+            first += sequence.tokens.len();
+        }
+        let mut first = 0;
+        let tasks = sequences
+            .iter()
+            .zip(&mut work.masses)
+            .map(|(sequence, mass)| {
+                let task = Attention {
+                    cache: &*sequence.cache,
+                    first,
+                    rows: sequence.tokens.len(),
+                    mass: sequence
+                        .observer
+                        .as_ref()
+                        .and_then(|observer| observer.wants(index)?.mass)
+                        .map(|(pooling, window)| MassRequest { mass, pooling, window }),
+                };
+                first += sequence.tokens.len();
+                task
+            })
+            .collect();
+        backend.attend(index, self.shape, &work.queries, tasks, &mut work.attended);
+        profile.attention += start.elapsed();
+
+        let start = Instant::now();
+        for (sequence, mass) in sequences.iter_mut().zip(&work.masses) {
+            if let Some(observer) = &mut sequence.observer
+                && observer.wants(index).is_some()
+            {
+                observer.observe(index, &*sequence.cache, mass)?;
+            }
+        }
+        profile.scoring += start.elapsed();
+
+        let start = Instant::now();
+        backend.linear(
+            &mut work.scratch,
+            &work.attended,
+            0..rows,
+            &mut [(&layer.attention_output.weight, &mut work.projected)],
+        );
+        profile.matmul += start.elapsed();
+        if let Some(bias) = &layer.attention_output.bias {
+            backend.add_bias(&mut work.projected, bias);
+        }
+        backend.add(&mut work.hidden, &work.projected);
+        Ok(())
+    }
+
+    fn feed_forward(
+        &self,
+        backend: &B,
+        work: &mut Workspace<B>,
+        layer: &Layer<B>,
+        rows: usize,
+        profile: &mut Profile,
+    ) {
+        backend.rms_norm(&work.hidden, &layer.feed_forward_norm, self.norm_epsilon, &mut work.normed);
+        let start = Instant::now();
+        backend.linear(
+            &mut work.scratch,
+            &work.normed,
+            0..rows,
+            &mut [(&layer.gate, &mut work.gate), (&layer.up, &mut work.up)],
+        );
+        profile.matmul += start.elapsed();
+        backend.silu_mul(&mut work.gate, &work.up);
+        let start = Instant::now();
+        backend.linear(&mut work.scratch, &work.gate, 0..rows, &mut [(&layer.down, &mut work.projected)]);
+        profile.matmul += start.elapsed();
+        backend.add(&mut work.hidden, &work.projected);
+    }
+}

@@ -1,0 +1,237 @@
+//! What is shared by all sessions of a model: weights, tokenizer, memory, threads?
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use inertiakv_kernels::cache::{KvConfig, KvPool, KvType};
+use inertiakv_policy::{Method, PolicyState, Shape};
+use serde::Serialize;
+
+use crate::Error;
+use crate::backend::CpuBackend;
+use crate::chat_template::ChatTemplate;
+use crate::config::ModelConfig;
+use crate::decoder::{Decoder, Profile, Sequence, Workspace};
+use crate::gguf::Gguf;
+use crate::session::Session;
+use crate::tokenizer::Tokenizer;
+use crate::weights;
+
+/// Rows whose logits are computed at once, which bounds the memory of a long perplexity window.
+const LOGIT_ROWS: usize = 32;
+
+/// How to run a model. The default is every core, an f16 cache without bound, and the model's own context.
+#[derive(Clone, Debug, Default)]
+pub struct EngineOptions {
+    /// Threads; `None` for one per core.
+    pub threads: Option<usize>,
+    /// Element type of the KV cache.
+    pub kv_type: KvType,
+    /// Most bytes of KV cache over all sessions; `None` for no bound.
+    pub kv_memory: Option<usize>,
+    /// Most tokens of a session; `None` for what the model was made for.
+    pub context: Option<usize>,
+}
+
+/// A loaded model. Clones share everything.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: ModelConfig,
+    quantisation: String,
+    weight_bytes: usize,
+    tokenizer: Tokenizer,
+    chat_template: Option<ChatTemplate>,
+    decoder: Decoder<CpuBackend>,
+    backend: CpuBackend,
+    kv_pool: KvPool,
+    context: usize,
+    /// One forward pass runs at a time; it has all threads.
+    workspace: Mutex<Workspace<CpuBackend>>,
+}
+
+/// A model in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct ModelInfo {
+    /// What the file calls the model.
+    pub name: String,
+    /// Family, as `general.architecture` spells it.
+    pub family: String,
+    /// Decoder layers.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// KV heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Longest context the model was made for.
+    pub context: usize,
+    /// Vocabulary entries.
+    pub vocabulary: usize,
+    /// Weight types and how many tensors have each, most first.
+    pub quantisation: String,
+    /// Bytes of weights in memory.
+    pub weight_bytes: usize,
+    /// Bytes of KV cache per token, all layers, with the session's element type.
+    pub kv_bytes_per_token: usize,
+}
+
+impl Engine {
+    /// Loads a GGUF file.
+    pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
+        let file = Gguf::open(path)?;
+        let mut config = ModelConfig::from_gguf(&file)?;
+        if config.name.is_empty() {
+            config.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        let context = options.context.unwrap_or(config.context_length);
+        if context == 0 || context > config.context_length {
+            return Err(Error::ContextOption { asked: context, limit: config.context_length });
+        }
+        let kv_pool = KvPool::new(
+            KvConfig {
+                layers: config.layers,
+                kv_heads: config.kv_heads,
+                head_dim: config.head_dim,
+                kv_type: options.kv_type,
+            },
+            options.kv_memory,
+        )?;
+        let tokenizer = Tokenizer::from_gguf(&file)?;
+        if tokenizer.vocabulary() > config.vocabulary {
+            return Err(Error::Vocabulary { tokenizer: tokenizer.vocabulary(), model: config.vocabulary });
+        }
+        let chat_template = ChatTemplate::from_gguf(&file, &tokenizer)?;
+        let threads = options
+            .threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+        let backend = CpuBackend::new(threads);
+        let decoder = weights::load(&file, &config, &backend)?;
+        let inner = Inner {
+            quantisation: weights::quantisation(&file),
+            weight_bytes: weights::bytes(&decoder),
+            config,
+            tokenizer,
+            chat_template,
+            decoder,
+            backend,
+            kv_pool,
+            context,
+            workspace: Mutex::default(),
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Shape of the model.
+    #[must_use]
+    pub fn config(&self) -> &ModelConfig {
+        &self.inner.config
+    }
+
+    /// The model's tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.inner.tokenizer
+    }
+
+    /// The model's chat template, if it has one.
+    #[must_use]
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.inner.chat_template.as_ref()
+    }
+
+    /// The memory that holds the caches of all sessions.
+    #[must_use]
+    pub fn kv_pool(&self) -> &KvPool {
+        &self.inner.kv_pool
+    }
+
+    /// Most tokens of a session.
+    #[must_use]
+    pub fn context(&self) -> usize {
+        self.inner.context
+    }
+
+    /// Threads that compute.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.inner.backend.threads()
+    }
+
+    /// The model in numbers.
+    #[must_use]
+    pub fn info(&self) -> ModelInfo {
+        let config = self.config();
+        ModelInfo {
+            name: config.name.clone(),
+            family: config.architecture.to_string(),
+            layers: config.layers,
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            context: config.context_length,
+            vocabulary: config.vocabulary,
+            quantisation: self.inner.quantisation.clone(),
+            weight_bytes: self.inner.weight_bytes,
+            kv_bytes_per_token: self.kv_pool().config().bytes_per_token(),
+        }
+    }
+
+    /// A new, empty session under `method`.
+    pub fn session(&self, method: &Method) -> Result<Session, Error> {
+        self.check_method(method)?;
+        Ok(Session::new(self.clone(), method.clone()))
+    }
+
+    /// Refuses a method that cannot run on this model, before any work is done.
+    pub(crate) fn check_method(&self, method: &Method) -> Result<(), Error> {
+        PolicyState::new(&method.policy, &self.policy_shape(), 0)?;
+        Ok(())
+    }
+
+    /// What the policy must know of the model.
+    pub(crate) fn policy_shape(&self) -> Shape {
+        let config = self.config();
+        Shape {
+            layers: config.layers,
+            kv_heads: config.kv_heads,
+            group: config.group(),
+            evictable: vec![true; config.layers],
+        }
+    }
+
+    /// One forward pass. With `logits`, those of the last row of the batch are left there.
+    pub(crate) fn forward(
+        &self,
+        batch: &mut [Sequence<'_, CpuBackend>],
+        logits: Option<&mut Vec<f32>>,
+        profile: &mut Profile,
+    ) -> Result<(), Error> {
+        let Inner { decoder, backend, workspace, .. } = &*self.inner;
+        let mut work = workspace.lock().unwrap_or_else(PoisonError::into_inner);
+        decoder.forward(backend, &mut work, batch, profile)?;
+        if let Some(logits) = logits {
+            let rows: usize = batch.iter().map(|sequence| sequence.tokens.len()).sum();
+            decoder.logits(backend, &mut work, rows - 1..rows, logits, profile);
+        }
+        Ok(())
+    }
+
+    /// Logits of rows of the latest forward pass, handed over one by one.
+    pub(crate) fn logits_of_rows(&self, rows: std::ops::Range<usize>, take: &mut dyn FnMut(usize, &[f32])) {
+        let Inner { decoder, backend, workspace, .. } = &*self.inner;
+        let mut work = workspace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut logits = Vec::new();
+        for first in rows.clone().step_by(LOGIT_ROWS) {
+            let part = first..(first + LOGIT_ROWS).min(rows.end);
+            decoder.logits(backend, &mut work, part.clone(), &mut logits, &mut Profile::default());
+            for (row, logits) in part.zip(logits.chunks_exact(decoder.vocabulary)) {
+                take(row, logits);
+            }
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What can go wrong, and what to do about it?
+
+use inertiakv_kernels::cache::CacheError;
+use inertiakv_kernels::linear::LinearError;
+use inertiakv_policy::PolicyError;
+
+use crate::chat_template::TemplateError;
+use crate::config::ConfigError;
+use crate::gguf::GgufError;
+use crate::tokenizer::TokenizerError;
+
+/// Why the engine could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages are the documentation, the fields their blanks")]
+pub enum Error {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    #[error(transparent)]
+    Cache(#[from] CacheError),
+    #[error("tensor `{name}` cannot be used: {source}")]
+    Tensor { name: String, source: LinearError },
+    #[error("tensor `{name}` has the dimensions {dimensions:?} where a matrix is needed; the file is damaged")]
+    NotAMatrix { name: String, dimensions: Vec<usize> },
+    #[error("the tokenizer has {tokenizer} tokens but the model only {model}; the file is damaged")]
+    Vocabulary { tokenizer: usize, model: usize },
+    #[error(
+        "{needed} tokens are more than the context of {context}; shorten the text, or raise the context if the model \
+         allows it"
+    )]
+    ContextFull { needed: usize, context: usize },
+    #[error("a context of {asked} is outside 1 to {limit}, which is what this model was made for")]
+    ContextOption { asked: usize, limit: usize },
+    #[error("there are no tokens to run; give a prompt that is not empty")]
+    NoTokens,
+    #[error("token {token} is outside the vocabulary of {vocabulary}; use the tokenizer of this model")]
+    UnknownToken { token: u32, vocabulary: usize },
+    #[error("the prompt is complete once a step has run; use a new session or a follow-up turn")]
+    PrefillAfterStep,
+    #[error("a session that has taken a step can only be forked under its own method; fork it right after prefill")]
+    ForkAfterStep,
+    #[error("an earlier error or cancellation left this session incomplete; start a new one")]
+    Broken,
+    #[error("cancelled")]
+    Cancelled,
+    #[error(
+        "layer {layer} produced a number that is not finite, so the output would be noise; the model file is probably \
+         damaged, check its SHA-256"
+    )]
+    NotFinite { layer: usize },
+    #[error("{name} is {value}, but must be {range}")]
+    Sampling { name: &'static str, value: f32, range: &'static str },
+    #[error("a perplexity window of {window} tokens is outside 4 to the context of {context}")]
+    Window { window: usize, context: usize },
+    #[error("the text has {tokens} tokens, fewer than one window of {window}; give a longer text or a smaller window")]
+    TextTooShort { tokens: usize, window: usize },
+}

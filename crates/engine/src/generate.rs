@@ -1,0 +1,190 @@
+//! How does text come out, token by token?
+
+use std::ops::ControlFlow;
+
+use serde::Serialize;
+
+use crate::Error;
+use crate::sampling::{Sampler, Sampling};
+use crate::session::Session;
+use crate::tokenizer::StreamDecoder;
+
+/// What to generate and when to stop.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// Most tokens to generate.
+    pub max_tokens: usize,
+    /// How each token is drawn.
+    pub sampling: Sampling,
+    /// Generation ends before the first of these texts.
+    pub stop: Vec<String>,
+    /// Goes on past end-of-turn tokens; for measurements.
+    pub ignore_end: bool,
+}
+
+impl Default for GenerateOptions {
+    fn default() -> Self {
+        Self { max_tokens: 256, sampling: Sampling::default(), stop: Vec::new(), ignore_end: false }
+    }
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FinishReason {
+    /// The model ended its turn, or a stop text came.
+    Stop,
+    /// `max_tokens` were generated.
+    Length,
+    /// The context of the session is full.
+    Context,
+    /// The caller asked to stop.
+    Cancelled,
+}
+
+/// What was generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generation {
+    /// All text, without a stop text or an end-of-turn token.
+    pub text: String,
+    /// Tokens in order, the end-of-turn token excluded.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+}
+
+impl Session {
+    /// Generates from the current logits and calls `on_text` with every piece of text, whole UTF-8 characters only.
+    ///
+    /// Text that may turn out to be the start of a stop text is held back until that is settled. `on_text` returning
+    /// `Break` cancels. The last token of a generation that ended by length is not run yet: the next step does it.
+    pub fn generate(
+        &mut self,
+        options: &GenerateOptions,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Generation, Error> {
+        let mut sampler = Sampler::new(options.sampling.clone())?;
+        let engine = self.engine().clone();
+        let mut decoder = StreamDecoder::new(engine.tokenizer());
+        let mut filter = StopFilter::new(&options.stop);
+        let mut tokens = Vec::new();
+        let mut text = String::new();
+        let mut emit = |piece: &str| {
+            text.push_str(piece);
+            if piece.is_empty() { ControlFlow::Continue(()) } else { on_text(piece) }
+        };
+        let finish_reason = loop {
+            if tokens.len() >= options.max_tokens {
+                break FinishReason::Length;
+            }
+            let token = sampler.sample(self.logits()?, &tokens);
+            if !options.ignore_end && engine.tokenizer().is_end(token) {
+                break FinishReason::Stop;
+            }
+            tokens.push(token);
+            self.defer(token);
+            let (piece, stopped) = filter.push(&decoder.push(token));
+            if emit(&piece).is_break() {
+                break FinishReason::Cancelled;
+            }
+            if stopped {
+                break FinishReason::Stop;
+            }
+            if tokens.len() < options.max_tokens {
+                if self.position() + 1 > self.context() {
+                    break FinishReason::Context;
+                }
+                self.step(&[])?;
+            }
+        };
+        if finish_reason != FinishReason::Cancelled {
+            let (piece, stopped) = filter.push(&decoder.finish());
+            let rest = if stopped { piece } else { piece + &filter.finish() };
+            // Nothing follows, so a wish to cancel changes nothing.
+            let _ = emit(&rest);
+        }
+        Ok(Generation { text, tokens, finish_reason })
+    }
+}
+
+/// Cuts a stream of text before the first stop text.
+struct StopFilter<'a> {
+    stops: Vec<&'a str>,
+    held: String,
+    stopped: bool,
+}
+
+impl<'a> StopFilter<'a> {
+    fn new(stops: &'a [String]) -> Self {
+        Self {
+            stops: stops.iter().map(String::as_str).filter(|stop| !stop.is_empty()).collect(),
+            held: String::new(),
+            stopped: false,
+        }
+    }
+
+    /// Takes new text; returns what is certain to stay, and whether a stop text has come.
+    fn push(&mut self, piece: &str) -> (String, bool) {
+        if self.stopped {
+            return (String::new(), true);
+        }
+        self.held.push_str(piece);
+        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+            self.stopped = true;
+            let mut text = std::mem::take(&mut self.held);
+            text.truncate(at);
+            return (text, true);
+        }
+        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// What was held back and is text after all.
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Length of the longest end of `text` that is a beginning of `stop`.
+fn overlap(text: &str, stop: &str) -> usize {
+    stop.char_indices()
+        .map(|(at, _)| at)
+        .filter(|&at| at > 0 && text.ends_with(&stop[..at]))
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopFilter;
+
+    fn run(stops: &[&str], pieces: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
+        let mut filter = StopFilter::new(&stops);
+        let mut text = String::new();
+        for piece in pieces {
+            let (certain, stopped) = filter.push(piece);
+            text += &certain;
+            if stopped {
+                return (text, true);
+            }
+        }
+        (text + &filter.finish(), false)
+    }
+
+    #[test]
+    fn stops_across_pieces_and_at_the_first_of_several() {
+        assert_eq!(run(&["END", "\n\n"], &["a E", "N", "D b"]), ("a ".into(), true));
+        assert_eq!(run(&["b", "a"], &["xab"]), ("x".into(), true));
+        assert_eq!(run(&["END"], &["EN", "DLESS"]), (String::new(), true));
+    }
+
+    #[test]
+    fn false_starts_come_out_whole() {
+        assert_eq!(run(&["END"], &["E", "NE", "NO"]), ("ENENO".into(), false));
+        assert_eq!(run(&["éé"], &["é", "x"]), ("éx".into(), false));
+        assert_eq!(run(&[""], &["abc"]), ("abc".into(), false));
+    }
+}

@@ -1,0 +1,65 @@
+//! In which words is a run reported?
+
+use serde::Serialize;
+
+use crate::decoder::Profile;
+
+/// One decode step, for whoever wants to watch.
+#[derive(Clone, Copy, Debug)]
+pub struct StepReport {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// Tokens that the step ran.
+    pub tokens: usize,
+    /// Whether scores were computed.
+    pub refresh: bool,
+    /// Entries that left the fullest head.
+    pub evicted: usize,
+    /// Entries of the fullest head at the end of the step.
+    pub retained: usize,
+    /// Bytes of the cache at the end of the step, from the allocator.
+    pub kv_bytes: usize,
+    /// Where the time went.
+    pub profile: Profile,
+}
+
+/// A run under one method. Field names are the keys of every JSON output of the project.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// Name of the model.
+    pub model: String,
+    /// Method in its textual form.
+    pub method: String,
+    /// L0: tokens of the prefill.
+    pub prompt_tokens: usize,
+    /// ρ: the share of the prompt that the method does not keep; `None` for the full cache.
+    pub compression_ratio: Option<f64>,
+    /// B: entries kept at the end of a step; `None` for the full cache and before the first step.
+    pub budget: Option<usize>,
+    /// Refresh interval r, or `once`.
+    pub refresh: String,
+    /// Decode steps.
+    pub steps: usize,
+    /// Entries evicted, summed over the steps; positions under a shared ranking.
+    pub evictions: usize,
+    /// Entries of the fullest head now.
+    pub retained: usize,
+    /// Entries of the fullest head at its fullest, within a step.
+    pub peak_entries: usize,
+    /// Bytes of the cache now, from the allocator.
+    pub kv_bytes: usize,
+    /// Most bytes at any time.
+    pub kv_bytes_peak: usize,
+    /// Bytes after prefill.
+    pub kv_bytes_prefill: usize,
+    /// Seconds of prefill.
+    pub prefill_seconds: f64,
+    /// Seconds of all decode steps.
+    pub decode_seconds: f64,
+    /// Prompt tokens per second.
+    pub prefill_tokens_per_second: f64,
+    /// Tokens of decode steps per second; the tokens of a question count.
+    pub decode_tokens_per_second: f64,
+    /// Share of the decode time spent on scores and utilities.
+    pub scoring_share: f64,
+}

@@ -1,0 +1,129 @@
+//! How do the tensors of a file become a decoder?
+
+use std::collections::BTreeMap;
+
+use inertiakv_kernels::linear::WeightType;
+use inertiakv_kernels::ops;
+
+use crate::Error;
+use crate::backend::{Backend, CpuBackend, HeadShape};
+use crate::config::{ModelConfig, Rope, RopeScaling, RopeStyle};
+use crate::decoder::{Decoder, Layer, Projection};
+use crate::gguf::{Gguf, GgufError};
+
+/// Loads every tensor that `config` implies; the configuration has checked names and shapes.
+pub(crate) fn load<B: Backend>(file: &Gguf, config: &ModelConfig, backend: &B) -> Result<Decoder<B>, Error> {
+    let loader = Loader { file, backend };
+    let layers = (0..config.layers).map(|index| loader.layer(index, config)).collect::<Result<_, _>>()?;
+    Ok(Decoder {
+        shape: HeadShape { heads: config.heads, kv_heads: config.kv_heads, head_dim: config.head_dim },
+        hidden: config.hidden,
+        feed_forward_size: config.feed_forward,
+        vocabulary: config.vocabulary,
+        norm_epsilon: config.rms_epsilon,
+        rope_style: match config.rope.style {
+            RopeStyle::Interleaved => ops::RopeStyle::Interleaved,
+            RopeStyle::HalfSplit => ops::RopeStyle::HalfSplit,
+        },
+        rope_frequencies: frequencies(&config.rope),
+        embedding: loader.linear("token_embd.weight")?,
+        layers,
+        output_norm: loader.vector("output_norm.weight")?,
+        output: if config.tied_embeddings { None } else { Some(loader.linear("output.weight")?) },
+    })
+}
+
+/// Weight types and how many tensors have each, most first, as in `Q5_0 ×132, F32 ×121`.
+pub(crate) fn quantisation(file: &Gguf) -> String {
+    let mut counts = BTreeMap::<String, usize>::new();
+    for tensor in file.tensors() {
+        *counts.entry(tensor.kind().to_string()).or_default() += 1;
+    }
+    let mut counts: Vec<_> = counts.into_iter().collect();
+    counts.sort_by(|a, b| b.1.cmp(&a.1));
+    let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{name} ×{count}")).collect();
+    parts.join(", ")
+}
+
+/// Bytes that the weights occupy.
+pub(crate) fn bytes(decoder: &Decoder<CpuBackend>) -> usize {
+    let projection = |projection: &Projection<CpuBackend>| {
+        projection.weight.bytes() + projection.bias.as_ref().map_or(0, |bias| size_of_val(bias.as_slice()))
+    };
+    let layers: usize = decoder
+        .layers
+        .iter()
+        .map(|layer| {
+            [&layer.query, &layer.key, &layer.value, &layer.attention_output].map(projection).iter().sum::<usize>()
+                + [&layer.gate, &layer.up, &layer.down].map(|weight| weight.bytes()).iter().sum::<usize>()
+                + [&layer.attention_norm, &layer.feed_forward_norm]
+                    .map(|norm| size_of_val(norm.as_slice()))
+                    .iter()
+                    .sum::<usize>()
+        })
+        .sum();
+    layers
+        + decoder.embedding.bytes()
+        + decoder.output.as_ref().map_or(0, |output| output.bytes())
+        + size_of_val(decoder.output_norm.as_slice())
+}
+
+/// Radians per position of each rotated pair.
+fn frequencies(rope: &Rope) -> Vec<f64> {
+    let stretch = match rope.scaling {
+        RopeScaling::None => 1.0,
+        RopeScaling::Linear(factor) => f64::from(factor),
+    };
+    (0..rope.dimensions / 2)
+        .map(|pair| {
+            let exponent = -2.0 * pair as f64 / rope.dimensions as f64;
+            let factor = rope.frequency_factors.as_ref().map_or(1.0, |factors| f64::from(factors[pair]));
+            f64::from(rope.base).powf(exponent) / stretch / factor
+        })
+        .collect()
+}
+
+struct Loader<'a, B> {
+    file: &'a Gguf,
+    backend: &'a B,
+}
+
+impl<B: Backend> Loader<'_, B> {
+    fn layer(&self, index: usize, config: &ModelConfig) -> Result<Layer<B>, Error> {
+        let name = |part: &str| format!("blk.{index}.{part}");
+        let projection = |part: &str, bias: bool| {
+            Ok::<_, Error>(Projection {
+                weight: self.linear(&name(&format!("{part}.weight")))?,
+                bias: if bias { Some(self.vector(&name(&format!("{part}.bias")))?) } else { None },
+            })
+        };
+        Ok(Layer {
+            attention_norm: self.vector(&name("attn_norm.weight"))?,
+            query: projection("attn_q", config.qkv_bias)?,
+            key: projection("attn_k", config.qkv_bias)?,
+            value: projection("attn_v", config.qkv_bias)?,
+            attention_output: projection("attn_output", config.output_bias)?,
+            feed_forward_norm: self.vector(&name("ffn_norm.weight"))?,
+            gate: self.linear(&name("ffn_gate.weight"))?,
+            up: self.linear(&name("ffn_up.weight"))?,
+            down: self.linear(&name("ffn_down.weight"))?,
+        })
+    }
+
+    fn linear(&self, name: &str) -> Result<B::Linear, Error> {
+        let data = self.file.tensor_data(name)?;
+        let wrong = |source| Error::Tensor { name: name.to_owned(), source };
+        let Some(tensor) = self.file.tensor(name) else {
+            return Err(GgufError::MissingTensor { name: name.to_owned() }.into());
+        };
+        let weight_type = WeightType::from_ggml_id(tensor.kind().id()).map_err(wrong)?;
+        let &[columns, rows] = tensor.dimensions() else {
+            return Err(Error::NotAMatrix { name: name.to_owned(), dimensions: tensor.dimensions().to_vec() });
+        };
+        self.backend.weight(weight_type, rows, columns, data).map_err(wrong)
+    }
+
+    fn vector(&self, name: &str) -> Result<B::Vector, Error> {
+        Ok(self.backend.vector(self.file.tensor_f32(name)?))
+    }
+}

@@ -1,0 +1,96 @@
+//! What the policy may ask about the stored rows besides attention.
+
+use super::{BLOCK_ROWS, KvCache};
+
+impl KvCache {
+    /// Euclidean norm of every stored value row of a head, in row order. Replaces the content of `out`.
+    ///
+    /// # Panics
+    /// If the head does not exist; so do the two below.
+    pub fn value_norms(&self, layer: usize, head: usize, out: &mut Vec<f32>) {
+        out.clear();
+        let dim = self.pool.config().head_dim;
+        let mut block_values = vec![0.0; BLOCK_ROWS * dim];
+        let head = self.head(layer, head);
+        for block in head.blocks() {
+            self.pool.layout().read_values(block.bytes(), &mut block_values);
+            out.extend(block_values.chunks_exact(dim).map(norm));
+        }
+        out.truncate(head.rows());
+    }
+
+    /// Euclidean norm of every stored (rotated) key row of a head, in row order. Replaces the content of `out`.
+    pub fn key_norms(&self, layer: usize, head: usize, out: &mut Vec<f32>) {
+        out.clear();
+        let dim = self.pool.config().head_dim;
+        let mut keys = vec![0.0; BLOCK_ROWS * dim];
+        let head = self.head(layer, head);
+        for block in head.blocks() {
+            self.pool.layout().read_keys(block.bytes(), &mut keys);
+            out.extend(column_norms(&keys));
+        }
+        out.truncate(head.rows());
+    }
+
+    /// Cosine of every stored key row of a head with the mean of the keys after scaling each to length 1: high for a
+    /// key that says what the others say (KeyDiff keeps low ones). A zero key counts as cosine 0.
+    pub fn key_similarity(&self, layer: usize, head: usize, out: &mut Vec<f32>) {
+        out.clear();
+        let dim = self.pool.config().head_dim;
+        let mut keys = vec![0.0; BLOCK_ROWS * dim];
+        let head = self.head(layer, head);
+        let rows = head.rows();
+        let mut mean = vec![0.0_f32; dim];
+        for (index, block) in head.blocks().iter().enumerate() {
+            self.pool.layout().read_keys(block.bytes(), &mut keys);
+            let mut inverse = column_norms(&keys).map(|norm| if norm > 0.0 { 1.0 / norm } else { 0.0 });
+            inverse[(rows - index * BLOCK_ROWS).min(BLOCK_ROWS)..].fill(0.0);
+            for (mean, line) in mean.iter_mut().zip(keys.chunks_exact(BLOCK_ROWS)) {
+                *mean += line.iter().zip(&inverse).map(|(key, inverse)| key * inverse).sum::<f32>();
+            }
+        }
+        // The length of the mean does not matter for a cosine, so the sum does.
+        let length = norm(&mean);
+        if length > 0.0 {
+            mean.iter_mut().for_each(|number| *number /= length);
+        }
+        for block in head.blocks() {
+            self.pool.layout().read_keys(block.bytes(), &mut keys);
+            let mut dots = [0.0_f32; BLOCK_ROWS];
+            for (mean, line) in mean.iter().zip(keys.chunks_exact(BLOCK_ROWS)) {
+                for (dot, key) in dots.iter_mut().zip(line) {
+                    *dot += mean * key;
+                }
+            }
+            let norms = column_norms(&keys);
+            out.extend(
+                dots.iter()
+                    .zip(norms)
+                    .map(|(dot, norm)| if norm > 0.0 { dot / norm } else { 0.0 }),
+            );
+        }
+        out.truncate(rows);
+    }
+}
+
+fn norm(row: &[f32]) -> f32 {
+    // Sixteen partial sums: the compiler may not reorder one.
+    let mut sums = [0.0_f32; 16];
+    for part in row.chunks_exact(16) {
+        for (sum, number) in sums.iter_mut().zip(part) {
+            *sum += number * number;
+        }
+    }
+    sums.iter().sum::<f32>().sqrt()
+}
+
+/// Norms of the columns of a `[dim][32]` matrix.
+fn column_norms(keys: &[f32]) -> [f32; BLOCK_ROWS] {
+    let mut sums = [0.0_f32; BLOCK_ROWS];
+    for line in keys.chunks_exact(BLOCK_ROWS) {
+        for (sum, key) in sums.iter_mut().zip(line) {
+            *sum += key * key;
+        }
+    }
+    sums.map(f32::sqrt)
+}

@@ -1,0 +1,5 @@
+//! Integration tests of the kernels, in one binary.
+
+mod attention;
+mod cache;
+mod linear;

@@ -1,0 +1,170 @@
+//! The axes of a policy, as plain data.
+
+use crate::aggregation::Aggregation;
+use crate::budget::Budget;
+use crate::coupling::{Coupling, Share};
+use crate::error::PolicyError;
+use crate::pooling::HeadPooling;
+use crate::protect::Protect;
+use crate::ratio::Ratio;
+use crate::refresh::Refresh;
+use crate::scorer::Scorer;
+use crate::shape::LayerRange;
+use crate::smoothing::Smoothing;
+use crate::text;
+
+/// Decode-time eviction: one value on every axis.
+///
+/// [`Policy::default`] is the paper's method, `inertia`. Any combination can be written down; [`Policy::validate`] says
+/// whether it means something.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// What one layer says about an entry at one step.
+    pub scorer: Scorer,
+    /// How a layer's heads become one score.
+    pub head_pooling: HeadPooling,
+    /// What neighbouring positions lend each other just before ranking.
+    pub smoothing: Smoothing,
+    /// The score is the mean over this many last queries of a step, as far as the step has them.
+    pub window: usize,
+    /// How scores become the utility.
+    pub aggregation: Aggregation,
+    /// Who shares a ranking.
+    pub coupling: Coupling,
+    /// When scores are computed.
+    pub refresh: Refresh,
+    /// How many entries stay.
+    pub budget: Budget,
+    /// How the budget is divided over heads.
+    pub share: Share,
+    /// Entries above the budget at which an eviction back down to it is due; the paper has 1.
+    pub interval: usize,
+    /// What stays whatever its utility.
+    pub protect: Protect,
+    /// The layers that are scored, where not all; the ranking they make still holds for all layers.
+    pub layers: Option<LayerRange>,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            scorer: Scorer::Attention,
+            head_pooling: HeadPooling::Mean,
+            smoothing: Smoothing::None,
+            window: 1,
+            aggregation: Aggregation::Ema(Policy::ALPHA),
+            coupling: Coupling::Sequential,
+            refresh: Refresh::Every(1),
+            budget: Budget::Ratio(Policy::RATIO),
+            share: Share::Uniform,
+            interval: 1,
+            protect: Protect::NONE,
+            layers: None,
+        }
+    }
+}
+
+impl Policy {
+    /// The paper's smoothing coefficient, 0.8.
+    pub const ALPHA: Ratio = Ratio::percent(80);
+    /// The paper's compression ratio, 0.9.
+    pub const RATIO: Ratio = Ratio::percent(90);
+
+    /// The same policy with another budget. A policy without a bound (`full`) stays without one, so that a budget given
+    /// for a comparison applies to the methods that have one.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Budget) -> Policy {
+        if self.evicts() {
+            self.budget = budget;
+        }
+        self
+    }
+
+    /// Whether entries can ever leave.
+    #[must_use]
+    pub fn evicts(&self) -> bool {
+        self.budget != Budget::Full
+    }
+
+    /// Whether every value is in its range and none contradicts another.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        let at_least_one = |key, value: usize| if value == 0 { Err(text::bad_value(key, "0")) } else { Ok(()) };
+        at_least_one("window", self.window)?;
+        at_least_one("interval", self.interval)?;
+        if self.aggregation.alpha().is_some_and(Ratio::is_one) {
+            return Err(text::bad_value("alpha", "1"));
+        }
+        self.head_pooling.validate()?;
+        self.smoothing.validate()?;
+        self.refresh.validate()?;
+        self.budget.validate()?;
+        if let Some(range) = self.layers.filter(|range| range.first > range.last) {
+            return Err(text::bad_value("layers", &range.to_string()));
+        }
+        self.validate_combination()
+    }
+
+    fn validate_combination(&self) -> Result<(), PolicyError> {
+        let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
+        if self.layers.is_some() && !self.coupling.is_shared() {
+            let reason = "every layer must score its own ranking; use coupling=sequential or coupling=layer-mean";
+            return conflict("layers", reason);
+        }
+        if self.layers.is_some() && self.scorer.is_positional() {
+            return conflict("layers", "scorers recency and random score no layer; drop layers");
+        }
+        if self.share != Share::Uniform && self.coupling != Coupling::PerHead {
+            return conflict("safeguard", "only heads with rankings of their own share a budget; add coupling=per-head");
+        }
+        let by_mass = self.scorer.features().mass;
+        if self.head_pooling != HeadPooling::Mean && !by_mass {
+            return conflict("pool", "only attention is pooled over heads; use scorer attention, value-norm or entropy");
+        }
+        if matches!(self.head_pooling, HeadPooling::Power(_)) && self.coupling == Coupling::PerHead {
+            return conflict("pool", "a power mean is over KV heads, which coupling=per-head keeps apart; use mean or max");
+        }
+        if self.window > 1 && !by_mass {
+            return conflict("window", "only attention has queries; use scorer attention, value-norm or entropy");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_the_paper() {
+        let policy = Policy::default();
+        assert!(policy.validate().is_ok());
+        assert_eq!(policy.aggregation, Aggregation::Ema("0.8".parse().unwrap()));
+        assert_eq!(policy.budget, Budget::Ratio("0.9".parse().unwrap()));
+        assert_eq!((policy.refresh, policy.interval, policy.window), (Refresh::Every(1), 1, 1));
+        assert_eq!(policy.protect, Protect::NONE);
+    }
+
+    #[test]
+    fn values_set_by_hand_are_checked_too() {
+        for policy in [
+            Policy { interval: 0, ..Policy::default() },
+            Policy { window: 0, ..Policy::default() },
+            Policy { refresh: Refresh::Every(0), ..Policy::default() },
+            Policy { budget: Budget::Tokens(0), ..Policy::default() },
+            Policy { aggregation: Aggregation::Ema(Ratio::percent(100)), ..Policy::default() },
+            Policy { smoothing: Smoothing::Max(4), ..Policy::default() },
+            Policy { head_pooling: HeadPooling::Power(1), ..Policy::default() },
+            Policy { layers: Some(LayerRange { first: 3, last: 2 }), ..Policy::default() },
+            Policy { share: Share::Adaptive { safeguard: Ratio::percent(20) }, ..Policy::default() },
+        ] {
+            assert!(policy.validate().is_err(), "{policy:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn a_budget_leaves_full_alone() {
+        let full = Policy { budget: Budget::Full, ..Policy::default() };
+        assert_eq!(full.clone().with_budget(Budget::Tokens(5)), full);
+        assert_eq!(Policy::default().with_budget(Budget::Tokens(5)).budget, Budget::Tokens(5));
+    }
+}

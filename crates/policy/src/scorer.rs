@@ -1,0 +1,262 @@
+//! What one layer says about each entry at one step.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::PolicyError;
+use crate::pooling::{self, GroupPooling, HeadPooling, PoolingScratch, Term};
+use crate::text;
+
+/// The scoring function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scorer {
+    /// The attention an entry receives (Eq. 1 of the paper).
+    Attention,
+    /// Attention of each KV head × value norm / mean value norm of that head.
+    ValueNorm,
+    /// Attention × one number per layer: the entropy of its pooled row / ln of its length.
+    Entropy,
+    /// Minus the cosine of a key with the mean of the normalised keys (`KeyDiff`).
+    KeyDiff,
+    /// Minus the norm of the key.
+    KeyNorm,
+    /// The position: the latest entries stay.
+    Recency,
+    /// A hash of this seed and the position.
+    Random(u64),
+}
+
+impl Scorer {
+    /// What it has to be shown about every entry.
+    #[must_use]
+    pub fn features(self) -> Features {
+        let none = Features::default();
+        match self {
+            Scorer::Attention | Scorer::Entropy => Features { mass: true, ..none },
+            Scorer::ValueNorm => Features { mass: true, value_norm: true, ..none },
+            Scorer::KeyDiff => Features { key_similarity: true, ..none },
+            Scorer::KeyNorm => Features { key_norm: true, ..none },
+            Scorer::Recency | Scorer::Random(_) => none,
+        }
+    }
+
+    /// Whether the score depends on the position alone, so that no layer has to be observed.
+    #[must_use]
+    pub fn is_positional(self) -> bool {
+        matches!(self, Scorer::Recency | Scorer::Random(_))
+    }
+
+    /// The score of a positional scorer; 0 for the others.
+    pub(crate) fn of_position(self, position: u32) -> f32 {
+        match self {
+            Scorer::Recency => position as f32,
+            // 24 bits: what a float holds exactly.
+            Scorer::Random(seed) => (mixed(seed, position) >> 40) as f32 / (1u32 << 24) as f32,
+            _ => 0.0,
+        }
+    }
+}
+
+impl fmt::Display for Scorer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Scorer::Attention => "attention",
+            Scorer::ValueNorm => "value-norm",
+            Scorer::Entropy => "entropy",
+            Scorer::KeyDiff => "key-diff",
+            Scorer::KeyNorm => "key-norm",
+            Scorer::Recency => "recency",
+            Scorer::Random(_) => "random",
+        })
+    }
+}
+
+/// The name alone; `random` gets the seed 0.
+impl FromStr for Scorer {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        match text {
+            "attention" => Ok(Scorer::Attention),
+            "value-norm" => Ok(Scorer::ValueNorm),
+            "entropy" => Ok(Scorer::Entropy),
+            "key-diff" => Ok(Scorer::KeyDiff),
+            "key-norm" => Ok(Scorer::KeyNorm),
+            "recency" => Ok(Scorer::Recency),
+            "random" => Ok(Scorer::Random(0)),
+            _ => Err(text::bad_value("scorer", text)),
+        }
+    }
+}
+
+/// Which numbers a scorer reads; see [`HeadObservation`] for what they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "four independent buffers, each filled or not")]
+pub struct Features {
+    /// Softmax mass.
+    pub mass: bool,
+    /// Value norms.
+    pub value_norm: bool,
+    /// Key norms.
+    pub key_norm: bool,
+    /// Cosines with the mean key.
+    pub key_similarity: bool,
+}
+
+/// One KV head of one layer at one step: every slice has one value per cached row, in row order, or is empty where the
+/// scorer does not ask for it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HeadObservation<'a> {
+    /// Softmax mass of the last queries of the step: the sum over queries of the sum or maximum over the query group
+    /// ([`GroupPooling`]).
+    pub mass: &'a [f32],
+    /// Euclidean norm of each value.
+    pub value_norm: &'a [f32],
+    /// Euclidean norm of each key.
+    pub key_norm: &'a [f32],
+    /// Cosine of each key, rotated as it is cached, with the mean of the normalised keys.
+    pub key_similarity: &'a [f32],
+}
+
+/// How the raw numbers of a step become scores.
+#[derive(Clone, Copy)]
+pub(crate) struct Scoring {
+    pub(crate) scorer: Scorer,
+    pub(crate) pooling: HeadPooling,
+    /// Query heads per KV head.
+    pub(crate) group: usize,
+    /// Queries summed in the mass.
+    pub(crate) queries: usize,
+}
+
+impl Scoring {
+    /// The score of a layer's entries over all heads; false where one is NaN or infinite.
+    pub(crate) fn layer(self, heads: &[HeadObservation<'_>], out: &mut [f32], scratch: &mut PoolingScratch) -> bool {
+        let terms = heads.iter().map(|head| self.term(head));
+        pooling::pool(self.pooling, terms, out, scratch) && self.weigh(out)
+    }
+
+    /// The score of one head's entries; false where one is NaN or infinite.
+    pub(crate) fn head(self, head: &HeadObservation<'_>, out: &mut [f32]) -> bool {
+        pooling::single(self.term(head), out) && self.weigh(out)
+    }
+
+    fn term<'a>(self, head: &HeadObservation<'a>) -> Term<'a> {
+        // A mass summed over the group is divided by it; a largest one is not.
+        let members = match self.pooling.group_pooling() {
+            GroupPooling::Sum => self.group,
+            GroupPooling::Max => 1,
+        };
+        let per_query = 1.0 / (members * self.queries) as f32;
+        match self.scorer {
+            Scorer::ValueNorm => {
+                let mean = pooling::sum(head.value_norm) / head.value_norm.len().max(1) as f64;
+                let relative = if mean == 0.0 { 0.0 } else { (1.0 / mean) as f32 };
+                Term { first: head.mass, second: Some(head.value_norm), factor: per_query * relative }
+            }
+            Scorer::KeyDiff => Term { first: head.key_similarity, second: None, factor: -1.0 },
+            Scorer::KeyNorm => Term { first: head.key_norm, second: None, factor: -1.0 },
+            _ => Term { first: head.mass, second: None, factor: per_query },
+        }
+    }
+
+    fn weigh(self, score: &mut [f32]) -> bool {
+        if self.scorer == Scorer::Entropy {
+            let weight = normalised_entropy(score);
+            for value in score.iter_mut() {
+                *value *= weight;
+            }
+        }
+        true
+    }
+}
+
+/// Entropy of the values taken as a distribution, divided by that of a uniform one; 1 where there is but one value.
+fn normalised_entropy(values: &[f32]) -> f32 {
+    let total = pooling::sum(values);
+    if values.len() < 2 || total <= 0.0 {
+        return 1.0;
+    }
+    let weighted: f64 =
+        values.iter().filter(|&&value| value > 0.0).map(|&value| f64::from(value) * f64::from(value.ln())).sum();
+    ((total.ln() - weighted / total) / (values.len() as f64).ln()) as f32
+}
+
+// The finaliser of SplitMix64 over seed and position.
+fn mixed(seed: u64, position: u32) -> u64 {
+    let mut state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(u64::from(position) + 1));
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    state ^ (state >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score(scorer: Scorer, group: usize, queries: usize, heads: &[HeadObservation<'_>], rows: usize) -> Vec<f32> {
+        let mut out = vec![0.0; rows];
+        let scoring = Scoring { scorer, pooling: HeadPooling::Mean, group, queries };
+        assert!(scoring.layer(heads, &mut out, &mut PoolingScratch::default()));
+        out
+    }
+
+    fn close(found: &[f32], expected: &[f32]) {
+        assert_eq!(found.len(), expected.len());
+        for (a, b) in found.iter().zip(expected) {
+            assert!((a - b).abs() < 1e-6, "{found:?} is not {expected:?}");
+        }
+    }
+
+    #[test]
+    fn attention_is_the_mean_over_query_heads_and_queries() {
+        let heads = [
+            HeadObservation { mass: &[2.0, 1.0, 3.0], ..Default::default() },
+            HeadObservation { mass: &[0.0, 6.0, 0.0], ..Default::default() },
+        ];
+        close(&score(Scorer::Attention, 3, 2, &heads, 3), &[2.0 / 12.0, 7.0 / 12.0, 3.0 / 12.0]);
+    }
+
+    #[test]
+    fn value_norm_weighs_each_head_by_its_own_mean() {
+        let heads = [
+            HeadObservation { mass: &[0.5, 0.5], value_norm: &[1.0, 3.0], ..Default::default() },
+            HeadObservation { mass: &[0.5, 0.5], value_norm: &[30.0, 10.0], ..Default::default() },
+        ];
+        close(&score(Scorer::ValueNorm, 1, 1, &heads, 2), &[0.5, 0.5]);
+        let zero = [HeadObservation { mass: &[0.5, 0.5], value_norm: &[0.0, 0.0], ..Default::default() }];
+        close(&score(Scorer::ValueNorm, 1, 1, &zero, 2), &[0.0, 0.0]);
+    }
+
+    #[test]
+    fn entropy_is_one_for_a_uniform_row_and_zero_for_a_point() {
+        let uniform = [HeadObservation { mass: &[0.25; 4], ..Default::default() }];
+        close(&score(Scorer::Entropy, 1, 1, &uniform, 4), &[0.25; 4]);
+        let point = [HeadObservation { mass: &[0.0, 1.0, 0.0, 0.0], ..Default::default() }];
+        close(&score(Scorer::Entropy, 1, 1, &point, 4), &[0.0; 4]);
+        let half = [HeadObservation { mass: &[0.5, 0.5, 0.0, 0.0], ..Default::default() }];
+        close(&score(Scorer::Entropy, 1, 1, &half, 4), &[0.25, 0.25, 0.0, 0.0]);
+        let alone = [HeadObservation { mass: &[1.0], ..Default::default() }];
+        close(&score(Scorer::Entropy, 1, 1, &alone, 1), &[1.0]);
+    }
+
+    #[test]
+    fn keys_score_with_a_minus_sign() {
+        let heads = [
+            HeadObservation { key_norm: &[1.0, 4.0], key_similarity: &[0.5, -0.5], ..Default::default() },
+            HeadObservation { key_norm: &[3.0, 0.0], key_similarity: &[0.5, 0.0], ..Default::default() },
+        ];
+        close(&score(Scorer::KeyNorm, 4, 1, &heads, 2), &[-2.0, -2.0]);
+        close(&score(Scorer::KeyDiff, 4, 1, &heads, 2), &[-0.5, 0.25]);
+    }
+
+    #[test]
+    fn positional_scores() {
+        assert!(Scorer::Recency.of_position(7) > Scorer::Recency.of_position(6));
+        let draws: Vec<f32> = (0..10_000).map(|position| Scorer::Random(3).of_position(position)).collect();
+        assert!(draws.iter().all(|draw| (0.0..1.0).contains(draw)));
+        let mean = draws.iter().sum::<f32>() / 10_000.0;
+        assert!((mean - 0.5).abs() < 0.02, "mean {mean}");
+        assert!((0..100).any(|position| Scorer::Random(3).of_position(position) != Scorer::Random(4).of_position(position)));
+    }
+}

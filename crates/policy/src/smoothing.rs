@@ -1,0 +1,124 @@
+//! What neighbours lend each other just before ranking.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::PolicyError;
+use crate::text;
+
+/// Smoothing of the utility over neighbouring positions; the running utility itself is not changed.
+///
+/// A window of width k, odd, reaches (k − 1) / 2 positions to either side; evicted positions in it count for nothing.
+/// Text: `none`, `max7`, `avg9`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Smoothing {
+    /// The utility as it is (the paper).
+    None,
+    /// The largest utility in a window of this width.
+    Max(u32),
+    /// The mean utility of the entries held in a window of this width.
+    Average(u32),
+}
+
+impl Smoothing {
+    pub(crate) fn validate(self) -> Result<(), PolicyError> {
+        match self {
+            Smoothing::Max(width) | Smoothing::Average(width) if width % 2 == 0 || !(3..=255).contains(&width) => {
+                Err(text::bad_value("kernel", &self.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the smoothed utility of every row to `scratch.values`.
+    pub(crate) fn apply(self, positions: &[u32], utility: &[f32], scratch: &mut SmoothingScratch) {
+        let width = match self {
+            Smoothing::None => 1,
+            Smoothing::Max(width) | Smoothing::Average(width) => width,
+        };
+        let reach = width / 2;
+        let SmoothingScratch { order, sorted, values } = scratch;
+        // Rows are not in the order of positions once freed rows have been reused.
+        order.clear();
+        order.extend(positions.iter().enumerate().map(|(row, &position)| (position, row as u32)));
+        order.sort_unstable();
+        sorted.clear();
+        sorted.extend(order.iter().map(|&(_, row)| utility[row as usize]));
+        values.clear();
+        values.resize(utility.len(), 0.0);
+        let (mut first, mut end) = (0, 0);
+        for &(position, row) in order.iter() {
+            while order[first].0 < position.saturating_sub(reach) {
+                first += 1;
+            }
+            while end < order.len() && order[end].0 <= position.saturating_add(reach) {
+                end += 1;
+            }
+            let window = &sorted[first..end];
+            values[row as usize] = match self {
+                Smoothing::Average(_) => window.iter().sum::<f32>() / window.len() as f32,
+                _ => window.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+            };
+        }
+    }
+}
+
+/// Buffers of the smoothing, kept between steps.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SmoothingScratch {
+    order: Vec<(u32, u32)>,
+    sorted: Vec<f32>,
+    pub(crate) values: Vec<f32>,
+}
+
+impl fmt::Display for Smoothing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Smoothing::None => formatter.write_str("none"),
+            Smoothing::Max(width) => write!(formatter, "max{width}"),
+            Smoothing::Average(width) => write!(formatter, "avg{width}"),
+        }
+    }
+}
+
+impl FromStr for Smoothing {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        if text == "none" {
+            return Ok(Smoothing::None);
+        }
+        let width = |prefix: &str| text.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
+        let smoothing = width("max").map(Smoothing::Max).or_else(|| width("avg").map(Smoothing::Average));
+        smoothing.ok_or_else(|| text::bad_value("kernel", text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn smoothed(smoothing: Smoothing, positions: &[u32], utility: &[f32]) -> Vec<f32> {
+        let mut scratch = SmoothingScratch::default();
+        smoothing.apply(positions, utility, &mut scratch);
+        scratch.values
+    }
+
+    #[test]
+    fn windows_are_over_positions_not_rows() {
+        // Positions 0, 1, 2 are neighbours; 9 is alone; rows are in another order.
+        let (positions, utility) = ([2, 9, 0, 1], [3.0, 10.0, 1.0, 8.0]);
+        assert_eq!(smoothed(Smoothing::None, &positions, &utility), utility);
+        assert_eq!(smoothed(Smoothing::Max(3), &positions, &utility), [8.0, 10.0, 8.0, 8.0]);
+        assert_eq!(smoothed(Smoothing::Average(3), &positions, &utility), [5.5, 10.0, 4.5, 4.0]);
+    }
+
+    #[test]
+    fn widths_are_odd() {
+        for (text, good) in [("max7", true), ("avg255", true), ("max8", false), ("avg1", false), ("avg257", false)] {
+            assert_eq!(text.parse::<Smoothing>().unwrap().validate().is_ok(), good, "{text}");
+        }
+        assert!("max".parse::<Smoothing>().is_err());
+        assert!("median3".parse::<Smoothing>().is_err());
+    }
+}

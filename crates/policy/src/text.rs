@@ -1,0 +1,285 @@
+//! The textual form of a method: `name:key=value,…`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::aggregation::Aggregation;
+use crate::budget::Budget;
+use crate::coupling::Share;
+use crate::error::PolicyError;
+use crate::method::{Method, Preset};
+use crate::policy::Policy;
+use crate::protect::Protect;
+use crate::ratio::Ratio;
+use crate::scorer::Scorer;
+
+/// One key of the textual form.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    /// Completes "`key` is …" with kind and range.
+    pub(crate) expected: &'static str,
+    pub(crate) purpose: &'static str,
+}
+
+const fn key(name: &'static str, expected: &'static str, purpose: &'static str) -> Key {
+    Key { name, expected, purpose }
+}
+
+/// All keys, in the order they are printed.
+pub(crate) const KEYS: [Key; 19] = [
+    key("ratio", "a decimal from 0 to below 1", "budget: the share of the prompt's entries that leaves"),
+    key("tokens", "a whole number of at least 1", "budget: entries that stay"),
+    key("seen_ratio", "a decimal from 0 to below 1", "budget: the share of all tokens so far that leaves"),
+    key("alpha", "a decimal from 0 to below 1", "weight of the past in the moving average"),
+    key("refresh", "a whole number of at least 1, or `once`", "steps between two scorings"),
+    key("aggregation", "`ema`, `single-step` or `cumulative`", "how scores become the utility"),
+    key("coupling", "`sequential`, `layer-mean`, `per-layer` or `per-head`", "which layers and heads share a ranking"),
+    key(
+        "scorer",
+        "`attention`, `value-norm`, `entropy`, `key-diff`, `key-norm`, `recency` or `random`",
+        "what one layer says about an entry",
+    ),
+    key("interval", "a whole number of at least 1", "entries above the budget at which an eviction is due"),
+    key("sinks", "a whole number", "first positions that always stay"),
+    key("recent", "a whole number", "last positions that always stay"),
+    key(
+        "reserve",
+        "a decimal from 0 to 1, `none`, `standard` (0.15) or `high` (0.3)",
+        "share of the budget reserved for first, last and evenly spread positions",
+    ),
+    key("rescue", "`true` or `false`", "keep each layer's best entries at the first large eviction"),
+    key("layers", "a range of layers numbered from 0 such as `4-11`, or `all`", "the layers that are scored"),
+    key("seed", "a whole number", "seed of scorer `random`"),
+    key("window", "a whole number of at least 1", "last queries of a step whose attention counts"),
+    key("pool", "`mean`, `max`, or `power2` to `power16`", "how heads become one score"),
+    key(
+        "kernel",
+        "`none`, or `max` or `avg` with an odd width from 3 to 255 such as `max7`",
+        "smoothing over neighbouring positions before ranking",
+    ),
+    key(
+        "safeguard",
+        "a decimal from 0 to 1, or `none`",
+        "adaptive budgets under coupling=per-head: the share of the budget no head can lose to another",
+    ),
+];
+
+/// What [`Budget`] reads where it stands alone.
+const BUDGET: &str = "`ratio=0.9`, `tokens=512`, `seen_ratio=0.9` or a whole number of entries";
+
+pub(crate) fn key_names() -> String {
+    KEYS.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) fn bad_value(key: &'static str, value: &str) -> PolicyError {
+    let expected = KEYS.iter().find(|known| known.name == key).map_or(BUDGET, |known| known.expected);
+    PolicyError::BadValue { key, value: value.to_owned(), expected }
+}
+
+pub(crate) fn whole(key: &'static str, value: &str) -> Result<usize, PolicyError> {
+    // `parse` alone would take a leading plus.
+    if value.bytes().all(|byte| byte.is_ascii_digit()) {
+        value.parse().map_err(|_| bad_value(key, value))
+    } else {
+        Err(bad_value(key, value))
+    }
+}
+
+pub(crate) fn fraction(key: &'static str, value: &str) -> Result<Ratio, PolicyError> {
+    value.parse().map_err(|_| bad_value(key, value))
+}
+
+impl FromStr for Method {
+    type Err = PolicyError;
+
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        let text = text.trim();
+        // A plus joins a prefill compression to a decode-time method.
+        if text.contains('+') {
+            return Err(PolicyError::NotInThisVersion { name: text.to_owned() });
+        }
+        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+        let preset: Preset = name.trim().parse()?;
+        let values = pairs(rest)?;
+        if preset == Preset::Full
+            && let Some((&key, _)) = values.first_key_value()
+        {
+            return Err(PolicyError::Conflict { key, reason: "`full` keeps every entry and has no settings; drop them" });
+        }
+        let policy = with_values(preset.policy(), &values)?;
+        policy.validate()?;
+        Ok(Method { name: preset, policy })
+    }
+}
+
+fn pairs(text: &str) -> Result<BTreeMap<&'static str, &str>, PolicyError> {
+    let mut values = BTreeMap::new();
+    if text.trim().is_empty() {
+        return Ok(values);
+    }
+    for pair in text.split(',') {
+        let malformed = || PolicyError::MalformedPair { pair: pair.trim().to_owned() };
+        let (name, value) = pair.split_once('=').ok_or_else(malformed)?;
+        let (name, value) = (name.trim(), value.trim());
+        let known = KEYS.iter().find(|key| key.name == name);
+        let key = known.ok_or_else(|| PolicyError::UnknownKey { key: name.to_owned() })?.name;
+        if value.is_empty() {
+            return Err(malformed());
+        }
+        if values.insert(key, value).is_some() {
+            return Err(PolicyError::DuplicateKey { key });
+        }
+    }
+    Ok(values)
+}
+
+/// The policy with the values of a text put in. Values are checked for their kind here, for their range by
+/// [`Policy::validate`].
+fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Result<Policy, PolicyError> {
+    let get = |key: &str| values.get(key).copied();
+    if let Some(budget) = budget(values)? {
+        policy.budget = budget;
+    }
+    if let Some(value) = get("aggregation") {
+        policy.aggregation = match value {
+            "ema" => Aggregation::Ema(policy.aggregation.alpha().unwrap_or(Policy::ALPHA)),
+            "single-step" => Aggregation::SingleStep,
+            "cumulative" => Aggregation::Cumulative,
+            _ => return Err(bad_value("aggregation", value)),
+        };
+    }
+    if let Some(value) = get("alpha") {
+        if policy.aggregation.alpha().is_none() {
+            let reason = "only the moving average has one; add aggregation=ema or drop alpha";
+            return Err(PolicyError::Conflict { key: "alpha", reason });
+        }
+        policy.aggregation = Aggregation::Ema(fraction("alpha", value)?);
+    }
+    if let Some(value) = get("scorer") {
+        let scorer: Scorer = value.parse()?;
+        // `random` named again keeps its seed.
+        if !matches!((scorer, policy.scorer), (Scorer::Random(_), Scorer::Random(_))) {
+            policy.scorer = scorer;
+        }
+    }
+    if let Some(value) = get("seed") {
+        if !matches!(policy.scorer, Scorer::Random(_)) {
+            let reason = "only random scores have one; add scorer=random or drop seed";
+            return Err(PolicyError::Conflict { key: "seed", reason });
+        }
+        policy.scorer = Scorer::Random(whole("seed", value)? as u64);
+    }
+    set(&mut policy.refresh, get("refresh"))?;
+    set(&mut policy.coupling, get("coupling"))?;
+    set(&mut policy.head_pooling, get("pool"))?;
+    set(&mut policy.smoothing, get("kernel"))?;
+    set_whole(&mut policy.interval, "interval", values)?;
+    set_whole(&mut policy.window, "window", values)?;
+    set_whole(&mut policy.protect.sinks, "sinks", values)?;
+    set_whole(&mut policy.protect.recent, "recent", values)?;
+    if let Some(value) = get("reserve") {
+        policy.protect.reserve = Protect::parse_reserve(value)?;
+    }
+    if let Some(value) = get("rescue") {
+        policy.protect.rescue = value.parse().map_err(|_| bad_value("rescue", value))?;
+    }
+    match get("layers") {
+        None => {}
+        Some("all") => policy.layers = None,
+        Some(value) => policy.layers = Some(value.parse()?),
+    }
+    match get("safeguard") {
+        None => {}
+        Some("none") => policy.share = Share::Uniform,
+        Some(value) => policy.share = Share::Adaptive { safeguard: fraction("safeguard", value)? },
+    }
+    Ok(policy)
+}
+
+fn budget(values: &BTreeMap<&'static str, &str>) -> Result<Option<Budget>, PolicyError> {
+    let mut found = None;
+    for key in ["ratio", "tokens", "seen_ratio"] {
+        let Some(&value) = values.get(key) else { continue };
+        let budget = match key {
+            "ratio" => Budget::Ratio(fraction(key, value)?),
+            "tokens" => Budget::Tokens(whole(key, value)?),
+            _ => Budget::SeenRatio(fraction(key, value)?),
+        };
+        if found.replace(budget).is_some() {
+            return Err(PolicyError::Conflict { key, reason: "another budget is given already; keep one of them" });
+        }
+    }
+    Ok(found)
+}
+
+fn set<T: FromStr<Err = PolicyError>>(field: &mut T, value: Option<&str>) -> Result<(), PolicyError> {
+    if let Some(value) = value {
+        *field = value.parse()?;
+    }
+    Ok(())
+}
+
+fn set_whole(field: &mut usize, key: &'static str, values: &BTreeMap<&'static str, &str>) -> Result<(), PolicyError> {
+    if let Some(value) = values.get(key) {
+        *field = whole(key, value)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Fields are public: what evicts nothing is `full`, whatever it is called, and what evicts is not.
+        let preset = match (self.name, self.evicts()) {
+            (_, false) => return formatter.pad(Preset::Full.name()),
+            (Preset::Full, true) => Preset::Inertia,
+            (preset, true) => preset,
+        };
+        let base = preset.policy();
+        let mut text = preset.name().to_owned();
+        let mut separator = ':';
+        for key in &KEYS {
+            let value = value_of(key.name, &self.policy);
+            if let Some(value) = value.filter(|value| value_of(key.name, &base).as_ref() != Some(value)) {
+                text.push(separator);
+                text.push_str(key.name);
+                text.push('=');
+                text.push_str(&value);
+                separator = ',';
+            }
+        }
+        formatter.pad(&text)
+    }
+}
+
+/// The value of a key as it would be written, or `None` where the policy has no such setting.
+fn value_of(key: &str, policy: &Policy) -> Option<String> {
+    let value = match (key, policy.budget) {
+        ("ratio", Budget::Ratio(ratio)) | ("seen_ratio", Budget::SeenRatio(ratio)) => ratio.to_string(),
+        ("tokens", Budget::Tokens(tokens)) => tokens.to_string(),
+        ("alpha", _) => policy.aggregation.alpha()?.to_string(),
+        ("refresh", _) => policy.refresh.to_string(),
+        ("aggregation", _) => policy.aggregation.to_string(),
+        ("coupling", _) => policy.coupling.to_string(),
+        ("scorer", _) => policy.scorer.to_string(),
+        ("interval", _) => policy.interval.to_string(),
+        ("sinks", _) => policy.protect.sinks.to_string(),
+        ("recent", _) => policy.protect.recent.to_string(),
+        ("reserve", _) => policy.protect.reserve.to_string(),
+        ("rescue", _) => policy.protect.rescue.to_string(),
+        ("layers", _) => policy.layers.map_or_else(|| "all".to_owned(), |range| range.to_string()),
+        ("seed", _) => match policy.scorer {
+            Scorer::Random(seed) => seed.to_string(),
+            _ => return None,
+        },
+        ("window", _) => policy.window.to_string(),
+        ("pool", _) => policy.head_pooling.to_string(),
+        ("kernel", _) => policy.smoothing.to_string(),
+        ("safeguard", _) => match policy.share {
+            Share::Adaptive { safeguard } => safeguard.to_string(),
+            Share::Uniform => "none".to_owned(),
+        },
+        _ => return None,
+    };
+    Some(value)
+}
