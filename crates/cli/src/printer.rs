@@ -55,10 +55,17 @@ impl Printer {
         Ok(())
     }
 
+    /// One of several results as a line of JSON.
+    pub(crate) fn json_line(&self, value: &impl Serialize) -> anyhow::Result<()> {
+        let text = serde_json::to_string(value)?;
+        self.piece(&format!("{text}\n"))?;
+        Ok(())
+    }
+
     /// The result as a table; the columns listed in `numbers` are right-aligned.
     pub(crate) fn table(&self, header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> io::Result<()> {
         let mut table = Table::new();
-        table.load_preset(presets::NOTHING).set_header(header);
+        table.load_style(presets::NOTHING).set_header(header);
         for row in rows {
             table.add_row(row);
         }
@@ -158,6 +165,11 @@ impl Progress {
     /// How far it is.
     pub(crate) fn set(&self, done: u64) {
         self.bar.set_position(done);
+    }
+
+    /// One more is done.
+    pub(crate) fn advance(&self) {
+        self.bar.inc(1);
     }
 
     /// What it is doing and how much there is to do.

@@ -292,7 +292,7 @@ impl ModelConfig {
 
 /// Tensors that old converters wrote and that say nothing the metadata does not: precomputed rotary frequencies.
 fn is_leftover(name: &str) -> bool {
-    matches!(name, "attn_rot_embd.weight" | "attn_rot_embd" | "rope_freqs.weight.unused")
+    matches!(name, "attn_rot_embd.weight" | "attn_rot_embd")
 }
 
 /// The metadata of one family.
@@ -380,21 +380,21 @@ impl<'a> Keys<'a> {
     }
 
     fn rope_scaling(&self) -> Result<RopeScaling, ConfigError> {
-        let kind = self.optional::<&str>("rope.scaling.type")?;
-        let factor_key =
-            if self.optional::<f32>("rope.scaling.factor")?.is_some() { "rope.scaling.factor" } else { "rope.scale_linear" };
-        let factor = self.optional::<f32>(factor_key)?;
-        match (kind, factor) {
-            (Some("none"), _) | (_, None | Some(0.0 | 1.0)) if !matches!(kind, Some("yarn" | "longrope")) => {
-                Ok(RopeScaling::None)
-            }
-            (None | Some("linear"), Some(factor)) if factor.is_finite() && factor > 1.0 => {
-                Ok(RopeScaling::Linear(factor))
-            }
-            (None | Some("linear"), Some(factor)) => Err(self.out_of_range(factor_key, factor, "at least 1")),
-            (Some(kind), _) => Err(ConfigError::Unsupported { what: format!("rope scaling of type `{kind}`") }),
-            (None, None) => Ok(RopeScaling::None),
+        // Files made before there was a type have a bare factor, which meant linear scaling.
+        match self.optional::<&str>("rope.scaling.type")?.unwrap_or("linear") {
+            "none" => return Ok(RopeScaling::None),
+            "linear" => {}
+            kind => return Err(ConfigError::Unsupported { what: format!("rope scaling of type `{kind}`") }),
         }
+        for suffix in ["rope.scaling.factor", "rope.scale_linear"] {
+            match self.optional::<f32>(suffix)? {
+                None => {}
+                Some(0.0 | 1.0) => return Ok(RopeScaling::None),
+                Some(factor) if factor.is_finite() && factor > 1.0 => return Ok(RopeScaling::Linear(factor)),
+                Some(factor) => return Err(self.out_of_range(suffix, factor, "at least 1")),
+            }
+        }
+        Ok(RopeScaling::None)
     }
 }
 

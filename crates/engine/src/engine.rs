@@ -80,6 +80,17 @@ pub struct ModelInfo {
     pub kv_bytes_per_token: usize,
 }
 
+/// Bytes of the keys and values of one token over all layers.
+fn kv_bytes_per_token(config: &KvConfig) -> usize {
+    let numbers = 2 * config.layers * config.kv_heads * config.head_dim;
+    match config.kv_type {
+        KvType::F32 => 4 * numbers,
+        KvType::F16 => 2 * numbers,
+        // A scale of two bytes for every 32 numbers.
+        KvType::Q8_0 => numbers + numbers / 16,
+    }
+}
+
 impl Engine {
     /// Loads a GGUF file.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
@@ -177,7 +188,7 @@ impl Engine {
             vocabulary: config.vocabulary,
             quantisation: self.inner.quantisation.clone(),
             weight_bytes: self.inner.weight_bytes,
-            kv_bytes_per_token: self.kv_pool().config().bytes_per_token(),
+            kv_bytes_per_token: kv_bytes_per_token(self.kv_pool().config()),
         }
     }
 

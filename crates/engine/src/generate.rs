@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::Error;
 use crate::sampling::{Sampler, Sampling};
 use crate::session::Session;
-use crate::tokenizer::StreamDecoder;
 
 /// What to generate and when to stop.
 #[derive(Clone, Debug)]
@@ -66,7 +65,7 @@ impl Session {
     ) -> Result<Generation, Error> {
         let mut sampler = Sampler::new(options.sampling.clone())?;
         let engine = self.engine().clone();
-        let mut decoder = StreamDecoder::new(engine.tokenizer());
+        let mut decoder = engine.tokenizer().stream();
         let mut filter = StopFilter::new(&options.stop);
         let mut tokens = Vec::new();
         let mut text = String::new();
@@ -79,7 +78,7 @@ impl Session {
                 break FinishReason::Length;
             }
             let token = sampler.sample(self.logits()?, &tokens);
-            if !options.ignore_end && engine.tokenizer().is_end(token) {
+            if !options.ignore_end && engine.tokenizer().is_eos(token) {
                 break FinishReason::Stop;
             }
             tokens.push(token);

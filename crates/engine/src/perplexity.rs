@@ -67,7 +67,7 @@ impl Engine {
         let (mut sum, mut scored) = (0.0, 0);
         for (index, chunk) in tokens.chunks_exact(window).take(chunks).enumerate() {
             let mut chunk = chunk.to_vec();
-            if let Some(bos) = self.tokenizer().leading_bos() {
+            if let (true, Some(bos)) = (self.tokenizer().adds_bos(), self.tokenizer().bos()) {
                 chunk[0] = bos;
             }
             self.score_window(&chunk, options.method.as_ref(), &mut |nll| {

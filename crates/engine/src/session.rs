@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass};
 use inertiakv_kernels::cache::KvCache;
-use inertiakv_policy::{self as policy, EvictionPlan, HeadObservation, Method, PolicyState, StepNeeds};
+use inertiakv_policy::{self as policy, Budget, EvictionPlan, HeadObservation, Method, PolicyState, StepNeeds};
 
 use crate::Error;
 use crate::backend::CpuBackend;
@@ -192,7 +192,7 @@ impl Session {
             model: config.name.clone(),
             method: self.method.to_string(),
             prompt_tokens: figures.prompt_tokens,
-            compression_ratio: self.method.compression_ratio(figures.prompt_tokens),
+            compression_ratio: compression_ratio(self.method.policy.budget, figures.prompt_tokens),
             budget: policy.and_then(PolicyState::budget),
             refresh: self.method.policy.refresh.to_string(),
             steps: policy.map_or(0, PolicyState::step),
@@ -339,6 +339,11 @@ impl Session {
         keep_logits: bool,
         profile: &mut Profile,
     ) -> Result<(), Error> {
+        // Taken out and put back, so that the borrow of the observer can shrink to that of the cache.
+        let observer = match observer {
+            Some(observer) => Some(observer as &mut dyn Observer<CpuBackend>),
+            None => None,
+        };
         let mut batch = [Sequence { tokens, position: self.position, cache: &mut self.cache, observer }];
         let logits = keep_logits.then_some(&mut self.logits);
         self.engine.forward(&mut batch, logits, profile)?;
@@ -349,6 +354,15 @@ impl Session {
     fn note_peak(&mut self) {
         self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(self.cache.bytes());
         self.figures.peak_entries = self.figures.peak_entries.max(self.retained_entries());
+    }
+}
+
+/// ρ of a budget for a prompt: the share of its tokens that is not kept.
+fn compression_ratio(budget: Budget, prompt_tokens: usize) -> Option<f64> {
+    match budget {
+        Budget::Full => None,
+        Budget::Ratio(ratio) | Budget::SeenRatio(ratio) => Some(ratio.as_f64()),
+        Budget::Tokens(tokens) => Some((1.0 - tokens as f64 / prompt_tokens.max(1) as f64).max(0.0)),
     }
 }
 
@@ -371,7 +385,7 @@ struct Features {
 
 impl Observer<CpuBackend> for Scorer<'_> {
     fn wants(&self, layer: usize) -> Option<Capture> {
-        self.needs.layer(layer).then(|| Capture {
+        self.needs.needs(layer).then(|| Capture {
             mass: self.needs.features.mass.then_some((
                 match self.needs.group_pooling {
                     policy::GroupPooling::Sum => GroupPooling::Sum,
@@ -384,7 +398,7 @@ impl Observer<CpuBackend> for Scorer<'_> {
 
     fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
         let wanted = self.needs.features;
-        let heads = cache.kv_heads();
+        let heads = cache.pool().config().kv_heads;
         let fill = |buffers: &mut Vec<Vec<f32>>, wanted: bool, read: &dyn Fn(usize, &mut Vec<f32>)| {
             buffers.resize_with(heads, Vec::new);
             if wanted {
@@ -399,7 +413,7 @@ impl Observer<CpuBackend> for Scorer<'_> {
         });
         let observations: Vec<HeadObservation<'_>> = (0..heads)
             .map(|head| HeadObservation {
-                mass: if wanted.mass { mass.head(head) } else { &[] },
+                mass: if wanted.mass { &mass.heads[head] } else { &[] },
                 value_norm: &features.value_norms[head],
                 key_norm: &features.key_norms[head],
                 key_similarity: &features.key_similarities[head],

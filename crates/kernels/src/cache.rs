@@ -17,7 +17,7 @@ use thiserror::Error;
 
 pub use pool::KvPool;
 
-pub(crate) use layout::{BLOCK_ROWS, Layout};
+pub(crate) use layout::{BLOCK_ROWS, GROUP_DIMS, Layout};
 use pool::Block;
 
 /// Element type of the stored keys and values.
@@ -284,23 +284,14 @@ impl KvCache {
     /// # Errors
     /// If a move is not of that form, `rows` is more than is held, or copying a shared block needs more memory than
     /// the pool may use; then nothing has changed.
-    pub fn apply(
-        &mut self,
-        layer: usize,
-        head: usize,
-        moves: &[(u32, u32)],
-        rows: usize,
-    ) -> Result<(), CacheError> {
+    pub fn apply(&mut self, layer: usize, head: usize, moves: &[(u32, u32)], rows: usize) -> Result<(), CacheError> {
         let index = self.index(layer, head)?;
         let head = &mut self.heads[index];
         let held = head.rows;
         if rows > held {
             return Err(CacheError::Rows { kept: rows, rows: held });
         }
-        if let Some(&(from, to)) = moves
-            .iter()
-            .find(|&&(from, to)| from <= to || from as usize >= held)
-        {
+        if let Some(&(from, to)) = moves.iter().find(|&&(from, to)| from <= to || from as usize >= held) {
             return Err(CacheError::Move { from, to, rows: held });
         }
         // Blocks written to must be ours alone first; each is copied at most once.

@@ -74,7 +74,9 @@ pub enum LinearError {
         in_features: usize,
     },
     /// The data is shorter or longer than the shape says.
-    #[error("the weight needs {expected} bytes, but {found} were given; the file is truncated or corrupt, fetch it again")]
+    #[error(
+        "the weight needs {expected} bytes, but {found} were given; the file is truncated or corrupt, fetch it again"
+    )]
     WrongLength {
         /// Bytes that shape and type ask for.
         expected: usize,

@@ -36,7 +36,8 @@ impl Aggregation {
             Aggregation::Cumulative => {
                 let times = times as f32;
                 for (m, &s) in utility.iter_mut().zip(score) {
-                    *m += times * s;
+                    // A sum without end stays a number that ranks.
+                    *m = (*m + times * s).clamp(f32::MIN, f32::MAX);
                 }
             }
             Aggregation::Ema(alpha) => {
@@ -65,8 +66,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn sums_stay_finite() {
+        let mut utility = [f32::MAX, f32::MIN];
+        Aggregation::Cumulative.update(&mut utility, &[f32::MAX, f32::MIN]);
+        assert!(utility.iter().all(|m| m.is_finite()));
+    }
+
+    #[test]
     fn closed_form_equals_repetition() {
-        for rule in [Aggregation::SingleStep, Aggregation::Cumulative, Aggregation::Ema(Ratio::percent(80))] {
+        for rule in [
+            Aggregation::SingleStep,
+            Aggregation::Cumulative,
+            Aggregation::Ema(Ratio::percent(80)),
+        ] {
             let score = [0.25, -1.0, 3.0];
             let (mut repeated, mut closed) = ([1.0f32, 2.0, 0.0], [1.0f32, 2.0, 0.0]);
             for _ in 0..7 {

@@ -14,7 +14,10 @@ pub enum PolicyError {
         name: String,
     },
     /// A prefill-time or learned method, known by name but not built yet.
-    #[error("`{name}` is not available: this version has decode-time methods only; use one of: {}", Preset::names())]
+    #[error(
+        "`{name}` is not available: this version has decode-time methods only; use one of: {}",
+        Preset::names()
+    )]
     NotInThisVersion {
         /// The name as written.
         name: String,
@@ -83,7 +86,10 @@ pub enum PolicyError {
         layers: usize,
     },
     /// Positions are 32-bit numbers.
-    #[error("the sequence would pass {} tokens, the most a policy can number; start a new sequence", u32::MAX)]
+    #[error(
+        "the sequence would pass {} tokens, the most a policy can number; start a new sequence",
+        u32::MAX
+    )]
     TooManyTokens,
     /// A call that does not fit the order begin, observe, finish.
     #[error("`{call}` was called {when}; call begin_step, then observe for each needed layer, then finish_step")]
@@ -108,7 +114,9 @@ pub enum PolicyError {
         layer: usize,
     },
     /// Another number of heads than the shape says.
-    #[error("layer {layer} was observed with {found} KV heads, but the shape has {expected}; pass one entry per KV head")]
+    #[error(
+        "layer {layer} was observed with {found} KV heads, but the shape has {expected}; pass one entry per KV head"
+    )]
     HeadCount {
         /// The layer.
         layer: usize,

@@ -1,1 +1,84 @@
 //! Which entries of a KV cache stay?
+//!
+//! Decode-time eviction without tensors: a [`Method`] says how entries are scored, how scores become a running utility,
+//! who shares a ranking and how much stays; a [`PolicyState`] follows one sequence and turns observations into an
+//! [`EvictionPlan`]. Nothing here knows models, caches, threads or files, so an engine of any kind can embed it.
+//!
+//! The method is that of "What Matters for Aggressive Decoding-Time KV Eviction?" (sections 3 and Appendix E there; the
+//! documentation of each axis names its equation), widened on every axis. What the paper leaves open is decided here and
+//! said to be ours: [`Protect::reserve`], [`Protect::rescue`], and every [`Coupling`] but the sequential one.
+//!
+//! # One sequence
+//!
+//! ```
+//! use inertiakv_policy::{HeadObservation, Method, PolicyState, Shape};
+//!
+//! let method: Method = "inertia:ratio=0.5,alpha=0.9".parse()?;
+//! let shape = Shape::uniform(2, 1, 1); // layers, KV heads, query heads per KV head
+//! let mut state = PolicyState::new(&method.policy, &shape, 4)?; // after a prefill of 4 tokens
+//!
+//! // One decode step: the cache of every layer and head has appended one row.
+//! let needs = state.begin_step(1);
+//! for layer in 0..shape.layers {
+//!     if needs.needs(layer) {
+//!         // The softmax row of the step's query, summed over the query heads of each KV head.
+//!         let mass = [0.1, 0.4, 0.1, 0.2, 0.2];
+//!         state.observe(layer, 1, &[HeadObservation { mass: &mass, ..Default::default() }])?;
+//!     }
+//! }
+//! let plan = state.finish_step()?;
+//! for layer in 0..shape.layers {
+//!     if let Some(rows) = plan.for_head(layer, 0) {
+//!         assert_eq!(rows.rows, 2); // copy rows.moves in order, then cut the head to rows.rows
+//!     }
+//! }
+//! assert_eq!(state.retained(0, 0), [1, 4]); // of the equals 3 and 4 the later one stays
+//! # Ok::<(), inertiakv_policy::PolicyError>(())
+//! ```
+//!
+//! # Rules that hold for every method
+//!
+//! - B is exact: after an eviction a head (under adaptive shares: a layer) holds B entries, whatever is protected. It is
+//!   measured at the end of a step, so within a step of q new tokens B + q are held.
+//! - Positions are never renumbered and an evicted entry never comes back.
+//! - Ranking is by utility; among equals the later position stays. NaN and infinity are errors, not ranks.
+//! - Rows are not in the order of positions: few freed rows are filled from the tail, many are closed by a compaction that
+//!   keeps the order ([`RowPlan`]).
+//! - The same observations give the same plans; nothing is drawn at random, [`Scorer::Random`] included.
+
+#![forbid(unsafe_code)]
+
+mod aggregation;
+mod budget;
+mod coupling;
+mod error;
+mod method;
+mod plan;
+mod policy;
+mod pooling;
+mod protect;
+mod ranking;
+mod ratio;
+mod refresh;
+mod scorer;
+mod selection;
+mod shape;
+mod smoothing;
+mod state;
+mod text;
+
+pub use aggregation::Aggregation;
+pub use budget::Budget;
+pub use coupling::{Coupling, Share};
+pub use error::PolicyError;
+pub use method::{Method, Preset};
+pub use plan::{EvictionPlan, RowPlan};
+pub use policy::Policy;
+pub use pooling::{GroupPooling, HeadPooling};
+pub use protect::Protect;
+pub use ratio::Ratio;
+pub use refresh::Refresh;
+pub use scorer::{Features, HeadObservation, Scorer};
+pub use shape::{LayerRange, Shape};
+pub use smoothing::Smoothing;
+pub use state::{PolicyState, StepNeeds};

@@ -75,7 +75,9 @@ impl Preset {
     pub fn summary(self) -> &'static str {
         match self {
             Preset::Full => "keep every entry: the reference",
-            Preset::Inertia => "InertiaKV: exponential moving average of attention over layers and steps, refreshed every step",
+            Preset::Inertia => {
+                "InertiaKV: exponential moving average of attention over layers and steps, refreshed every step"
+            }
             Preset::InertiaLazy => "InertiaKV-Lazy: the same, refreshed every 4th step",
             Preset::ScoreFree => "score once at the first step, then evict by the frozen ranking",
             Preset::SingleStep => "rank by the last layer's attention at this step alone",
@@ -83,7 +85,9 @@ impl Preset {
             Preset::Recency => "keep the latest entries",
             Preset::Random => "keep random entries, the same for the same seed",
             Preset::StreamingLlm => "keep the first 4 entries and the latest ones",
-            Preset::InertiaAux => "InertiaKV with a static reserve and a first-eviction rescue (the paper's Appendix B)",
+            Preset::InertiaAux => {
+                "InertiaKV with a static reserve and a first-eviction rescue (the paper's Appendix B)"
+            }
         }
     }
 
@@ -92,21 +96,54 @@ impl Preset {
     pub fn policy(self) -> Policy {
         let inertia = Policy::default();
         match self {
-            Preset::Full => Policy { budget: Budget::Full, ..inertia },
+            Preset::Full => Policy {
+                budget: Budget::Full,
+                ..inertia
+            },
             Preset::Inertia => inertia,
-            Preset::InertiaLazy => Policy { refresh: Refresh::Every(4), ..inertia },
-            Preset::ScoreFree => Policy { refresh: Refresh::Once, ..inertia },
-            Preset::SingleStep => Policy { aggregation: Aggregation::SingleStep, ..inertia },
-            Preset::H2o => Policy { aggregation: Aggregation::Cumulative, ..inertia },
+            Preset::InertiaLazy => Policy {
+                refresh: Refresh::Every(4),
+                ..inertia
+            },
+            Preset::ScoreFree => Policy {
+                refresh: Refresh::Once,
+                ..inertia
+            },
+            Preset::SingleStep => Policy {
+                aggregation: Aggregation::SingleStep,
+                ..inertia
+            },
+            Preset::H2o => Policy {
+                aggregation: Aggregation::Cumulative,
+                ..inertia
+            },
             // A position does not change from step to step, so there is nothing to average.
-            Preset::Recency => Policy { scorer: Scorer::Recency, aggregation: Aggregation::SingleStep, ..inertia },
-            Preset::Random => Policy { scorer: Scorer::Random(0), aggregation: Aggregation::SingleStep, ..inertia },
+            Preset::Recency => Policy {
+                scorer: Scorer::Recency,
+                aggregation: Aggregation::SingleStep,
+                ..inertia
+            },
+            Preset::Random => Policy {
+                scorer: Scorer::Random(0),
+                aggregation: Aggregation::SingleStep,
+                ..inertia
+            },
             Preset::StreamingLlm => {
-                let protect = Protect { sinks: 4, ..Protect::NONE };
-                Policy { protect, ..Preset::Recency.policy() }
+                let protect = Protect {
+                    sinks: 4,
+                    ..Protect::NONE
+                };
+                Policy {
+                    protect,
+                    ..Preset::Recency.policy()
+                }
             }
             Preset::InertiaAux => {
-                let protect = Protect { reserve: Protect::STANDARD_RESERVE, rescue: true, ..Protect::NONE };
+                let protect = Protect {
+                    reserve: Protect::STANDARD_RESERVE,
+                    rescue: true,
+                    ..Protect::NONE
+                };
                 Policy { protect, ..inertia }
             }
         }
@@ -118,7 +155,16 @@ impl Preset {
 }
 
 /// Prefill-time and learned methods of the design that this version does not have.
-const LATER: [&str; 8] = ["tova", "snapkv", "adakv-ea", "keydiff", "knorm", "kvzip", "expected-attention", "learned"];
+const LATER: [&str; 8] = [
+    "tova",
+    "snapkv",
+    "adakv-ea",
+    "keydiff",
+    "knorm",
+    "kvzip",
+    "expected-attention",
+    "learned",
+];
 
 impl FromStr for Preset {
     type Err = PolicyError;
@@ -165,7 +211,10 @@ impl Method {
     /// The same method with another budget; `full` stays as it is.
     #[must_use]
     pub fn with_budget(self, budget: Budget) -> Method {
-        Method { policy: self.policy.with_budget(budget), ..self }
+        Method {
+            policy: self.policy.with_budget(budget),
+            ..self
+        }
     }
 
     /// Names and one-line descriptions of all presets.
@@ -181,6 +230,9 @@ impl Method {
 
 impl From<Preset> for Method {
     fn from(name: Preset) -> Method {
-        Method { name, policy: name.policy() }
+        Method {
+            name,
+            policy: name.policy(),
+        }
     }
 }

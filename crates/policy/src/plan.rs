@@ -91,8 +91,20 @@ mod tests {
 
     #[test]
     fn steady_state_moves_one_row() {
-        assert_eq!(RowPlan::removing(&[3], 101), RowPlan { moves: vec![(100, 3)], rows: 100 });
-        assert_eq!(RowPlan::removing(&[100], 101), RowPlan { moves: vec![], rows: 100 });
+        assert_eq!(
+            RowPlan::removing(&[3], 101),
+            RowPlan {
+                moves: vec![(100, 3)],
+                rows: 100
+            }
+        );
+        assert_eq!(
+            RowPlan::removing(&[100], 101),
+            RowPlan {
+                moves: vec![],
+                rows: 100
+            }
+        );
     }
 
     #[test]

@@ -88,7 +88,13 @@ impl Policy {
 
     /// Whether every value is in its range and none contradicts another.
     pub fn validate(&self) -> Result<(), PolicyError> {
-        let at_least_one = |key, value: usize| if value == 0 { Err(text::bad_value(key, "0")) } else { Ok(()) };
+        let at_least_one = |key, value: usize| {
+            if value == 0 {
+                Err(text::bad_value(key, "0"))
+            } else {
+                Ok(())
+            }
+        };
         at_least_one("window", self.window)?;
         at_least_one("interval", self.interval)?;
         if self.aggregation.alpha().is_some_and(Ratio::is_one) {
@@ -114,17 +120,29 @@ impl Policy {
             return conflict("layers", "scorers recency and random score no layer; drop layers");
         }
         if self.share != Share::Uniform && self.coupling != Coupling::PerHead {
-            return conflict("safeguard", "only heads with rankings of their own share a budget; add coupling=per-head");
+            return conflict(
+                "safeguard",
+                "only heads with rankings of their own share a budget; add coupling=per-head",
+            );
         }
         let by_mass = self.scorer.features().mass;
         if self.head_pooling != HeadPooling::Mean && !by_mass {
-            return conflict("pool", "only attention is pooled over heads; use scorer attention, value-norm or entropy");
+            return conflict(
+                "pool",
+                "only attention is pooled over heads; use scorer attention, value-norm or entropy",
+            );
         }
         if matches!(self.head_pooling, HeadPooling::Power(_)) && self.coupling == Coupling::PerHead {
-            return conflict("pool", "a power mean is over KV heads, which coupling=per-head keeps apart; use mean or max");
+            return conflict(
+                "pool",
+                "a power mean is over KV heads, which coupling=per-head keeps apart; use mean or max",
+            );
         }
         if self.window > 1 && !by_mass {
-            return conflict("window", "only attention has queries; use scorer attention, value-norm or entropy");
+            return conflict(
+                "window",
+                "only attention has queries; use scorer attention, value-norm or entropy",
+            );
         }
         Ok(())
     }
@@ -140,22 +158,54 @@ mod tests {
         assert!(policy.validate().is_ok());
         assert_eq!(policy.aggregation, Aggregation::Ema("0.8".parse().unwrap()));
         assert_eq!(policy.budget, Budget::Ratio("0.9".parse().unwrap()));
-        assert_eq!((policy.refresh, policy.interval, policy.window), (Refresh::Every(1), 1, 1));
+        assert_eq!(
+            (policy.refresh, policy.interval, policy.window),
+            (Refresh::Every(1), 1, 1)
+        );
         assert_eq!(policy.protect, Protect::NONE);
     }
 
     #[test]
     fn values_set_by_hand_are_checked_too() {
         for policy in [
-            Policy { interval: 0, ..Policy::default() },
-            Policy { window: 0, ..Policy::default() },
-            Policy { refresh: Refresh::Every(0), ..Policy::default() },
-            Policy { budget: Budget::Tokens(0), ..Policy::default() },
-            Policy { aggregation: Aggregation::Ema(Ratio::percent(100)), ..Policy::default() },
-            Policy { smoothing: Smoothing::Max(4), ..Policy::default() },
-            Policy { head_pooling: HeadPooling::Power(1), ..Policy::default() },
-            Policy { layers: Some(LayerRange { first: 3, last: 2 }), ..Policy::default() },
-            Policy { share: Share::Adaptive { safeguard: Ratio::percent(20) }, ..Policy::default() },
+            Policy {
+                interval: 0,
+                ..Policy::default()
+            },
+            Policy {
+                window: 0,
+                ..Policy::default()
+            },
+            Policy {
+                refresh: Refresh::Every(0),
+                ..Policy::default()
+            },
+            Policy {
+                budget: Budget::Tokens(0),
+                ..Policy::default()
+            },
+            Policy {
+                aggregation: Aggregation::Ema(Ratio::percent(100)),
+                ..Policy::default()
+            },
+            Policy {
+                smoothing: Smoothing::Max(4),
+                ..Policy::default()
+            },
+            Policy {
+                head_pooling: HeadPooling::Power(1),
+                ..Policy::default()
+            },
+            Policy {
+                layers: Some(LayerRange { first: 3, last: 2 }),
+                ..Policy::default()
+            },
+            Policy {
+                share: Share::Adaptive {
+                    safeguard: Ratio::percent(20),
+                },
+                ..Policy::default()
+            },
         ] {
             assert!(policy.validate().is_err(), "{policy:?} was accepted");
         }
@@ -163,8 +213,14 @@ mod tests {
 
     #[test]
     fn a_budget_leaves_full_alone() {
-        let full = Policy { budget: Budget::Full, ..Policy::default() };
+        let full = Policy {
+            budget: Budget::Full,
+            ..Policy::default()
+        };
         assert_eq!(full.clone().with_budget(Budget::Tokens(5)), full);
-        assert_eq!(Policy::default().with_budget(Budget::Tokens(5)).budget, Budget::Tokens(5));
+        assert_eq!(
+            Policy::default().with_budget(Budget::Tokens(5)).budget,
+            Budget::Tokens(5)
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! How the heads of a layer become one score per entry.
 
 use std::fmt;
+use std::ops::Range;
 use std::str::FromStr;
 
 use crate::error::PolicyError;
@@ -66,7 +67,9 @@ impl FromStr for HeadPooling {
             "max" => Ok(HeadPooling::Max),
             _ => {
                 let exponent = text.strip_prefix("power").and_then(|digits| digits.parse().ok());
-                exponent.map(HeadPooling::Power).ok_or_else(|| text::bad_value("pool", text))
+                exponent
+                    .map(HeadPooling::Power)
+                    .ok_or_else(|| text::bad_value("pool", text))
             }
         }
     }
@@ -80,7 +83,16 @@ pub(crate) struct Term<'a> {
     pub(crate) factor: f32,
 }
 
-impl Term<'_> {
+impl<'a> Term<'a> {
+    fn rows(self, rows: Range<usize>) -> Term<'a> {
+        let first = &self.first[rows.clone()];
+        Term {
+            first,
+            second: self.second.map(|second| &second[rows]),
+            ..self
+        }
+    }
+
     // One plain loop per form, so that the compiler vectorises each.
     fn fold<T: Copy>(self, out: &mut [T], combine: impl Fn(T, f32) -> T) {
         let factor = self.factor;
@@ -99,19 +111,21 @@ impl Term<'_> {
     }
 }
 
-/// Buffers of the pooling, kept between layers.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct PoolingScratch {
-    powers: Vec<f64>,
-}
+/// Rows pooled at a time: the accumulated scores stay in the first-level cache while the heads stream by.
+const BLOCK: usize = 2048;
 
 /// Pools one term per KV head into `out`; false where a result is NaN or infinite.
-pub(crate) fn pool<'a>(
-    pooling: HeadPooling,
-    terms: impl ExactSizeIterator<Item = Term<'a>>,
-    out: &mut [f32],
-    scratch: &mut PoolingScratch,
-) -> bool {
+pub(crate) fn pool(pooling: HeadPooling, terms: &[Term<'_>], out: &mut [f32]) -> bool {
+    let mut finite = true;
+    for (index, out) in out.chunks_mut(BLOCK).enumerate() {
+        let rows = index * BLOCK..index * BLOCK + out.len();
+        pool_block(pooling, terms.iter().map(|term| term.rows(rows.clone())), out);
+        finite &= all_finite(out);
+    }
+    finite
+}
+
+fn pool_block<'a>(pooling: HeadPooling, terms: impl ExactSizeIterator<Item = Term<'a>>, out: &mut [f32]) {
     let heads = terms.len();
     match pooling {
         HeadPooling::Mean => {
@@ -128,23 +142,28 @@ pub(crate) fn pool<'a>(
             out.fill(f32::NEG_INFINITY);
             for term in terms {
                 // `f32::max` would drop a NaN, and a NaN must be seen.
-                term.fold(out, |largest, value| if value > largest || value.is_nan() { value } else { largest });
+                term.fold(out, |largest, value| {
+                    if value > largest || value.is_nan() {
+                        value
+                    } else {
+                        largest
+                    }
+                });
             }
         }
         HeadPooling::Power(exponent) => {
             // Doubles, as the sixteenth power of a small probability is no float.
-            scratch.powers.clear();
-            scratch.powers.resize(out.len(), 0.0);
+            let mut powers = [0.0f64; BLOCK];
+            let powers = &mut powers[..out.len()];
             for term in terms {
-                term.fold(&mut scratch.powers, |sum, value| sum + f64::from(value).powi(exponent as i32));
+                term.fold(powers, |sum, value| sum + f64::from(value).powi(exponent as i32));
             }
             let (scale, root) = (1.0 / heads as f64, 1.0 / f64::from(exponent));
-            for (value, power) in out.iter_mut().zip(&scratch.powers) {
-                *value = (scale * power).powf(root) as f32;
+            for (value, power) in out.iter_mut().zip(powers) {
+                *value = (scale * *power).powf(root) as f32;
             }
         }
     }
-    all_finite(out)
 }
 
 /// One head's own score into `out`; false where a result is NaN or infinite.
@@ -176,19 +195,45 @@ mod tests {
 
     fn pooled(pooling: HeadPooling, heads: &[&[f32]]) -> Option<Vec<f32>> {
         let mut out = vec![7.0; heads[0].len()];
-        let terms = heads.iter().map(|first| Term { first, second: None, factor: 1.0 });
-        pool(pooling, terms, &mut out, &mut PoolingScratch::default()).then_some(out)
+        let terms: Vec<_> = heads
+            .iter()
+            .map(|first| Term {
+                first,
+                second: None,
+                factor: 1.0,
+            })
+            .collect();
+        pool(pooling, &terms, &mut out).then_some(out)
     }
 
     #[test]
     fn pools_heads() {
         let heads: [&[f32]; 2] = [&[0.0, 0.3, 0.5], &[0.4, 0.4, 0.5]];
-        assert_eq!(pooled(HeadPooling::Mean, &heads).unwrap(), [0.2, 0.35, 0.5]);
-        assert_eq!(pooled(HeadPooling::Max, &heads).unwrap(), [0.4, 0.4, 0.5]);
-        let power = pooled(HeadPooling::Power(2), &heads).unwrap();
-        for (found, expected) in power.iter().zip([0.08f32.sqrt(), 0.125f32.sqrt(), 0.5]) {
-            assert!((found - expected).abs() < 1e-6);
+        for (pooling, expected) in [
+            (HeadPooling::Mean, [0.2, 0.35, 0.5]),
+            (HeadPooling::Max, [0.4, 0.4, 0.5]),
+            (HeadPooling::Power(2), [0.08f32.sqrt(), 0.125f32.sqrt(), 0.5]),
+        ] {
+            for (found, expected) in pooled(pooling, &heads).unwrap().iter().zip(expected) {
+                assert!((found - expected).abs() < 1e-6, "{pooling}");
+            }
         }
+    }
+
+    #[test]
+    fn blocks_make_no_difference() {
+        let heads: Vec<Vec<f32>> = (1..4)
+            .map(|head| (0..2 * BLOCK + 5).map(|row| (row * head % 97) as f32).collect())
+            .collect();
+        let heads: Vec<&[f32]> = heads.iter().map(Vec::as_slice).collect();
+        let found = pooled(HeadPooling::Max, &heads).unwrap();
+        let expected = |row: usize| heads.iter().map(|head| head[row]).fold(0.0, f32::max);
+        assert!(
+            found
+                .iter()
+                .enumerate()
+                .all(|(row, value)| value.to_bits() == expected(row).to_bits())
+        );
     }
 
     #[test]
@@ -200,7 +245,11 @@ mod tests {
     #[test]
     fn sees_nan_whatever_the_pooling() {
         for pooling in [HeadPooling::Mean, HeadPooling::Max, HeadPooling::Power(2)] {
-            for heads in [[&[f32::NAN][..], &[0.5]], [&[0.5], &[f32::NAN]], [&[0.5], &[f32::INFINITY]]] {
+            for heads in [
+                [&[f32::NAN][..], &[0.5]],
+                [&[0.5], &[f32::NAN]],
+                [&[0.5], &[f32::INFINITY]],
+            ] {
                 assert_eq!(pooled(pooling, &heads), None, "{pooling}");
             }
         }

@@ -24,7 +24,12 @@ pub struct Protect {
 
 impl Protect {
     /// No protection.
-    pub const NONE: Protect = Protect { sinks: 0, recent: 0, reserve: Ratio::ZERO, rescue: false };
+    pub const NONE: Protect = Protect {
+        sinks: 0,
+        recent: 0,
+        reserve: Ratio::ZERO,
+        rescue: false,
+    };
     /// The reserve called `standard`: 15 % of the budget.
     pub const STANDARD_RESERVE: Ratio = Ratio::percent(15);
     /// The reserve called `high`: 30 % of the budget.
@@ -119,7 +124,11 @@ mod tests {
 
     #[test]
     fn sinks_and_recent() {
-        let protect = Protect { sinks: 2, recent: 3, ..Protect::NONE };
+        let protect = Protect {
+            sinks: 2,
+            recent: 3,
+            ..Protect::NONE
+        };
         assert_eq!(protected(&protect, 10, 20, 22), [0, 1, 19, 20, 21]);
         assert_eq!(protected(&protect, 4, 20, 22), [0, 1, 20, 21]);
         assert_eq!(protected(&protect, 1, 20, 22), [0]);
@@ -129,11 +138,17 @@ mod tests {
 
     #[test]
     fn reserve_is_three_thirds() {
-        let protect = Protect { reserve: Ratio::percent(30), ..Protect::NONE };
+        let protect = Protect {
+            reserve: Ratio::percent(30),
+            ..Protect::NONE
+        };
         // A third of 30 % of 20 is 2 sinks, 2 recent and a stride of 2 over 100 tokens, of which 0 is a sink already.
         assert_eq!(protected(&protect, 20, 100, 101), [0, 1, 50, 99, 100]);
         // The whole budget reserved stays within it.
-        let all = Protect { reserve: Ratio::percent(100), ..Protect::NONE };
+        let all = Protect {
+            reserve: Ratio::percent(100),
+            ..Protect::NONE
+        };
         for budget in 1..40 {
             assert!(protected(&all, budget, 100, 130).len() <= budget);
         }
@@ -142,7 +157,12 @@ mod tests {
     #[test]
     fn stride_points_are_distinct() {
         for (prompt, stride) in [(7, 3), (100, 7), (10, 10), (5, 1)] {
-            let guard = Guard { sinks: 0, recent_from: u32::MAX, stride, first_prompt: prompt };
+            let guard = Guard {
+                sinks: 0,
+                recent_from: u32::MAX,
+                stride,
+                first_prompt: prompt,
+            };
             let points = (0..prompt as u32).filter(|&position| guard.protects(position)).count();
             assert_eq!(points as u64, stride);
         }

@@ -17,7 +17,22 @@ pub(crate) struct Ranking {
 /// The rank of a row that no score put among its best.
 pub(crate) const UNRANKED: u32 = u32::MAX;
 
+/// Rows that fit before the first reallocation, which would double what a long prompt takes.
+const SPARE_ROWS: usize = 64;
+
 impl Ranking {
+    /// One row per prompt token, all utilities 0.
+    pub(crate) fn of_prompt(tokens: u32) -> Ranking {
+        let capacity = tokens as usize + SPARE_ROWS;
+        let mut ranking = Ranking {
+            positions: Vec::with_capacity(capacity),
+            utility: Vec::with_capacity(capacity),
+            best_rank: Vec::new(),
+        };
+        ranking.append(0..tokens, 0.0);
+        ranking
+    }
+
     pub(crate) fn rows(&self) -> usize {
         self.positions.len()
     }
@@ -36,7 +51,12 @@ impl Ranking {
         let plan = RowPlan::removing(rows, self.rows());
         plan.apply(&mut self.positions);
         plan.apply(&mut self.utility);
-        self.best_rank.clear();
+        self.best_rank = Vec::new();
+        // What the prompt needed is given back after the first eviction.
+        if self.positions.capacity() > 2 * plan.rows + 2 * SPARE_ROWS {
+            self.positions.shrink_to(plan.rows + SPARE_ROWS);
+            self.utility.shrink_to(plan.rows + SPARE_ROWS);
+        }
         plan
     }
 }

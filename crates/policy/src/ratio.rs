@@ -23,7 +23,9 @@ impl Ratio {
 
     /// `digits` divided by ten to the power `places`: `Ratio::new(9, 1)` is 0.9.
     pub fn new(digits: u64, places: u32) -> Result<Ratio, PolicyError> {
-        let refused = || PolicyError::BadRatio { text: format!("{digits}e-{places}") };
+        let refused = || PolicyError::BadRatio {
+            text: format!("{digits}e-{places}"),
+        };
         if places > MAX_PLACES || digits > 10u64.pow(places) {
             return Err(refused());
         }
@@ -116,7 +118,14 @@ mod tests {
 
     #[test]
     fn reads_and_prints_decimals() {
-        for (text, printed) in [("0.9", "0.9"), (".5", "0.5"), ("0.90", "0.9"), ("1", "1"), ("1.000", "1"), ("0", "0")] {
+        for (text, printed) in [
+            ("0.9", "0.9"),
+            (".5", "0.5"),
+            ("0.90", "0.9"),
+            ("1", "1"),
+            ("1.000", "1"),
+            ("0", "0"),
+        ] {
             assert_eq!(text.parse::<Ratio>().unwrap().to_string(), printed);
         }
         assert_eq!("0.000001".parse::<Ratio>().unwrap().to_string(), "0.000001");
@@ -124,7 +133,20 @@ mod tests {
 
     #[test]
     fn refuses_everything_else() {
-        for text in ["", ".", "-0.1", "1.1", "2", "0,9", "nan", "1e-1", "0.1234567890123", "+0.5", " 0.5", "99999999999999999999"] {
+        for text in [
+            "",
+            ".",
+            "-0.1",
+            "1.1",
+            "2",
+            "0,9",
+            "nan",
+            "1e-1",
+            "0.1234567890123",
+            "+0.5",
+            " 0.5",
+            "99999999999999999999",
+        ] {
             assert!(text.parse::<Ratio>().is_err(), "{text} was accepted");
         }
         assert!(Ratio::new(11, 1).is_err());
@@ -138,6 +160,9 @@ mod tests {
         assert_eq!(ratio.share_of(1000), 900);
         // The float product is 69.99999999999999 and would lose an entry.
         assert_eq!("0.7".parse::<Ratio>().unwrap().share_of(100), 70);
-        assert_eq!("0.999999999999".parse::<Ratio>().unwrap().rest_of(usize::MAX), usize::MAX / 1_000_000_000_000);
+        assert_eq!(
+            "0.999999999999".parse::<Ratio>().unwrap().rest_of(usize::MAX),
+            usize::MAX / 1_000_000_000_000
+        );
     }
 }

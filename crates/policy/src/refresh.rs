@@ -26,7 +26,11 @@ impl Refresh {
     }
 
     pub(crate) fn validate(self) -> Result<(), PolicyError> {
-        if self == Refresh::Every(0) { Err(text::bad_value("refresh", "0")) } else { Ok(()) }
+        if self == Refresh::Every(0) {
+            Err(text::bad_value("refresh", "0"))
+        } else {
+            Ok(())
+        }
     }
 }
 

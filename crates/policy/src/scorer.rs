@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::PolicyError;
-use crate::pooling::{self, GroupPooling, HeadPooling, PoolingScratch, Term};
+use crate::pooling::{self, GroupPooling, HeadPooling, Term};
 use crate::text;
 
 /// The scoring function.
@@ -33,8 +33,15 @@ impl Scorer {
         let none = Features::default();
         match self {
             Scorer::Attention | Scorer::Entropy => Features { mass: true, ..none },
-            Scorer::ValueNorm => Features { mass: true, value_norm: true, ..none },
-            Scorer::KeyDiff => Features { key_similarity: true, ..none },
+            Scorer::ValueNorm => Features {
+                mass: true,
+                value_norm: true,
+                ..none
+            },
+            Scorer::KeyDiff => Features {
+                key_similarity: true,
+                ..none
+            },
             Scorer::KeyNorm => Features { key_norm: true, ..none },
             Scorer::Recency | Scorer::Random(_) => none,
         }
@@ -91,7 +98,10 @@ impl FromStr for Scorer {
 
 /// Which numbers a scorer reads; see [`HeadObservation`] for what they are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "four independent buffers, each filled or not")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "four independent buffers, each filled or not"
+)]
 pub struct Features {
     /// Softmax mass.
     pub mass: bool,
@@ -131,14 +141,18 @@ pub(crate) struct Scoring {
 
 impl Scoring {
     /// The score of a layer's entries over all heads; false where one is NaN or infinite.
-    pub(crate) fn layer(self, heads: &[HeadObservation<'_>], out: &mut [f32], scratch: &mut PoolingScratch) -> bool {
-        let terms = heads.iter().map(|head| self.term(head));
-        pooling::pool(self.pooling, terms, out, scratch) && self.weigh(out)
+    pub(crate) fn layer(self, heads: &[HeadObservation<'_>], out: &mut [f32]) -> bool {
+        let terms: Vec<Term<'_>> = heads.iter().map(|head| self.term(head)).collect();
+        let finite = pooling::pool(self.pooling, &terms, out);
+        self.weigh(out);
+        finite
     }
 
     /// The score of one head's entries; false where one is NaN or infinite.
     pub(crate) fn head(self, head: &HeadObservation<'_>, out: &mut [f32]) -> bool {
-        pooling::single(self.term(head), out) && self.weigh(out)
+        let finite = pooling::single(self.term(head), out);
+        self.weigh(out);
+        finite
     }
 
     fn term<'a>(self, head: &HeadObservation<'a>) -> Term<'a> {
@@ -152,22 +166,37 @@ impl Scoring {
             Scorer::ValueNorm => {
                 let mean = pooling::sum(head.value_norm) / head.value_norm.len().max(1) as f64;
                 let relative = if mean == 0.0 { 0.0 } else { (1.0 / mean) as f32 };
-                Term { first: head.mass, second: Some(head.value_norm), factor: per_query * relative }
+                Term {
+                    first: head.mass,
+                    second: Some(head.value_norm),
+                    factor: per_query * relative,
+                }
             }
-            Scorer::KeyDiff => Term { first: head.key_similarity, second: None, factor: -1.0 },
-            Scorer::KeyNorm => Term { first: head.key_norm, second: None, factor: -1.0 },
-            _ => Term { first: head.mass, second: None, factor: per_query },
+            Scorer::KeyDiff => Term {
+                first: head.key_similarity,
+                second: None,
+                factor: -1.0,
+            },
+            Scorer::KeyNorm => Term {
+                first: head.key_norm,
+                second: None,
+                factor: -1.0,
+            },
+            _ => Term {
+                first: head.mass,
+                second: None,
+                factor: per_query,
+            },
         }
     }
 
-    fn weigh(self, score: &mut [f32]) -> bool {
+    fn weigh(self, score: &mut [f32]) {
         if self.scorer == Scorer::Entropy {
             let weight = normalised_entropy(score);
             for value in score.iter_mut() {
                 *value *= weight;
             }
         }
-        true
     }
 }
 
@@ -177,9 +206,13 @@ fn normalised_entropy(values: &[f32]) -> f32 {
     if values.len() < 2 || total <= 0.0 {
         return 1.0;
     }
-    let weighted: f64 =
-        values.iter().filter(|&&value| value > 0.0).map(|&value| f64::from(value) * f64::from(value.ln())).sum();
-    ((total.ln() - weighted / total) / (values.len() as f64).ln()) as f32
+    let weighted: f64 = values
+        .iter()
+        .filter(|&&value| value > 0.0)
+        .map(|&value| f64::from(value) * f64::from(value.ln()))
+        .sum();
+    let entropy = total.ln() - weighted / total;
+    (entropy / (values.len() as f64).ln()).clamp(0.0, 1.0) as f32
 }
 
 // The finaliser of SplitMix64 over seed and position.
@@ -196,8 +229,13 @@ mod tests {
 
     fn score(scorer: Scorer, group: usize, queries: usize, heads: &[HeadObservation<'_>], rows: usize) -> Vec<f32> {
         let mut out = vec![0.0; rows];
-        let scoring = Scoring { scorer, pooling: HeadPooling::Mean, group, queries };
-        assert!(scoring.layer(heads, &mut out, &mut PoolingScratch::default()));
+        let scoring = Scoring {
+            scorer,
+            pooling: HeadPooling::Mean,
+            group,
+            queries,
+        };
+        assert!(scoring.layer(heads, &mut out));
         out
     }
 
@@ -211,40 +249,81 @@ mod tests {
     #[test]
     fn attention_is_the_mean_over_query_heads_and_queries() {
         let heads = [
-            HeadObservation { mass: &[2.0, 1.0, 3.0], ..Default::default() },
-            HeadObservation { mass: &[0.0, 6.0, 0.0], ..Default::default() },
+            HeadObservation {
+                mass: &[2.0, 1.0, 3.0],
+                ..Default::default()
+            },
+            HeadObservation {
+                mass: &[0.0, 6.0, 0.0],
+                ..Default::default()
+            },
         ];
-        close(&score(Scorer::Attention, 3, 2, &heads, 3), &[2.0 / 12.0, 7.0 / 12.0, 3.0 / 12.0]);
+        close(
+            &score(Scorer::Attention, 3, 2, &heads, 3),
+            &[2.0 / 12.0, 7.0 / 12.0, 3.0 / 12.0],
+        );
     }
 
     #[test]
     fn value_norm_weighs_each_head_by_its_own_mean() {
         let heads = [
-            HeadObservation { mass: &[0.5, 0.5], value_norm: &[1.0, 3.0], ..Default::default() },
-            HeadObservation { mass: &[0.5, 0.5], value_norm: &[30.0, 10.0], ..Default::default() },
+            HeadObservation {
+                mass: &[0.5, 0.5],
+                value_norm: &[1.0, 3.0],
+                ..Default::default()
+            },
+            HeadObservation {
+                mass: &[0.5, 0.5],
+                value_norm: &[30.0, 10.0],
+                ..Default::default()
+            },
         ];
         close(&score(Scorer::ValueNorm, 1, 1, &heads, 2), &[0.5, 0.5]);
-        let zero = [HeadObservation { mass: &[0.5, 0.5], value_norm: &[0.0, 0.0], ..Default::default() }];
+        let zero = [HeadObservation {
+            mass: &[0.5, 0.5],
+            value_norm: &[0.0, 0.0],
+            ..Default::default()
+        }];
         close(&score(Scorer::ValueNorm, 1, 1, &zero, 2), &[0.0, 0.0]);
     }
 
     #[test]
     fn entropy_is_one_for_a_uniform_row_and_zero_for_a_point() {
-        let uniform = [HeadObservation { mass: &[0.25; 4], ..Default::default() }];
+        let uniform = [HeadObservation {
+            mass: &[0.25; 4],
+            ..Default::default()
+        }];
         close(&score(Scorer::Entropy, 1, 1, &uniform, 4), &[0.25; 4]);
-        let point = [HeadObservation { mass: &[0.0, 1.0, 0.0, 0.0], ..Default::default() }];
+        let point = [HeadObservation {
+            mass: &[0.0, 1.0, 0.0, 0.0],
+            ..Default::default()
+        }];
         close(&score(Scorer::Entropy, 1, 1, &point, 4), &[0.0; 4]);
-        let half = [HeadObservation { mass: &[0.5, 0.5, 0.0, 0.0], ..Default::default() }];
+        let half = [HeadObservation {
+            mass: &[0.5, 0.5, 0.0, 0.0],
+            ..Default::default()
+        }];
         close(&score(Scorer::Entropy, 1, 1, &half, 4), &[0.25, 0.25, 0.0, 0.0]);
-        let alone = [HeadObservation { mass: &[1.0], ..Default::default() }];
+        let alone = [HeadObservation {
+            mass: &[1.0],
+            ..Default::default()
+        }];
         close(&score(Scorer::Entropy, 1, 1, &alone, 1), &[1.0]);
     }
 
     #[test]
     fn keys_score_with_a_minus_sign() {
         let heads = [
-            HeadObservation { key_norm: &[1.0, 4.0], key_similarity: &[0.5, -0.5], ..Default::default() },
-            HeadObservation { key_norm: &[3.0, 0.0], key_similarity: &[0.5, 0.0], ..Default::default() },
+            HeadObservation {
+                key_norm: &[1.0, 4.0],
+                key_similarity: &[0.5, -0.5],
+                ..Default::default()
+            },
+            HeadObservation {
+                key_norm: &[3.0, 0.0],
+                key_similarity: &[0.5, 0.0],
+                ..Default::default()
+            },
         ];
         close(&score(Scorer::KeyNorm, 4, 1, &heads, 2), &[-2.0, -2.0]);
         close(&score(Scorer::KeyDiff, 4, 1, &heads, 2), &[-0.5, 0.25]);
@@ -253,10 +332,12 @@ mod tests {
     #[test]
     fn positional_scores() {
         assert!(Scorer::Recency.of_position(7) > Scorer::Recency.of_position(6));
-        let draws: Vec<f32> = (0..10_000).map(|position| Scorer::Random(3).of_position(position)).collect();
+        let draws: Vec<f32> = (0..10_000)
+            .map(|position| Scorer::Random(3).of_position(position))
+            .collect();
         assert!(draws.iter().all(|draw| (0.0..1.0).contains(draw)));
         let mean = draws.iter().sum::<f32>() / 10_000.0;
         assert!((mean - 0.5).abs() < 0.02, "mean {mean}");
-        assert!((0..100).any(|position| Scorer::Random(3).of_position(position) != Scorer::Random(4).of_position(position)));
+        assert!((0..9).any(|position| mixed(3, position) != mixed(4, position)));
     }
 }

@@ -11,6 +11,7 @@ use crate::ranking::{Ranking, UNRANKED};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Selector {
     keys: Vec<u64>,
+    head_keys: Vec<Vec<u64>>,
     pool: Vec<(u64, u32)>,
     chosen: Vec<Vec<u32>>,
 }
@@ -30,10 +31,17 @@ const PROTECTED: u32 = u32::MAX;
 const BEST_RESCUED: u32 = u32::MAX - 1;
 const WORST_RESCUED: u32 = 0xff80_0001;
 
+// The key no row has, as positions end one below: that of a row already chosen.
+const GONE: u64 = u64::MAX;
+
 /// The bits of a finite float as a number with the same order; −0 equals 0.
 pub(crate) fn ordered(value: f32) -> u32 {
     let bits = (value + 0.0).to_bits();
     bits ^ (((bits as i32 >> 31) as u32) | 0x8000_0000)
+}
+
+fn joined(class: u32, position: u32) -> u64 {
+    u64::from(class) << 32 | u64::from(position)
 }
 
 impl Candidates<'_> {
@@ -49,24 +57,42 @@ impl Candidates<'_> {
                 _ => ordered(self.values[row]),
             }
         };
-        u64::from(class) << 32 | u64::from(position)
+        joined(class, position)
     }
 
     fn rows(&self) -> usize {
         self.values.len()
     }
 
-    /// The row with the smallest key among those not in `gone`.
-    fn lowest(&self, gone: &[u32]) -> Option<(u64, u32)> {
-        if self.plain && gone.is_empty() {
-            return self.lowest_plain();
+    fn write_keys(&self, keys: &mut Vec<u64>) {
+        keys.clear();
+        if self.plain {
+            let rows = self.values.iter().zip(&self.ranking.positions);
+            keys.extend(rows.map(|(&value, &position)| joined(ordered(value), position)));
+        } else {
+            keys.extend((0..self.rows()).map(|row| self.key(row)));
         }
-        let rows = (0..self.rows() as u32).filter(|row| !gone.contains(row));
-        rows.map(|row| (self.key(row as usize), row)).min()
+    }
+
+    /// The row with the smallest key.
+    fn lowest(&self) -> Option<u32> {
+        if self.plain {
+            self.lowest_plain()
+        } else {
+            lowest_key((0..self.rows()).map(|row| self.key(row))).map(|(_, row)| row)
+        }
     }
 
     // Twice over the values, each time in a loop the compiler vectorises: the steady state of every step.
-    fn lowest_plain(&self) -> Option<(u64, u32)> {
+    #[allow(
+        clippy::float_cmp,
+        reason = "the least value is one of the values, bit for bit or as the other zero"
+    )]
+    #[allow(
+        clippy::needless_bitwise_bool,
+        reason = "a branch per value would keep the loop scalar"
+    )]
+    fn lowest_plain(&self) -> Option<u32> {
         let least = least(self.values);
         let mut found: Option<(u64, u32)> = None;
         for (chunk_index, chunk) in self.values.chunks(CHUNK).enumerate() {
@@ -79,8 +105,20 @@ impl Candidates<'_> {
                 found = Some(found.map_or(candidate, |best| best.min(candidate)));
             }
         }
-        found
+        found.map(|(_, row)| row)
     }
+}
+
+/// The smallest key and its row; `None` where every key is the one no row has.
+fn lowest_key(keys: impl Iterator<Item = u64>) -> Option<(u64, u32)> {
+    let mut lowest = (GONE, 0);
+    for (key, row) in keys.zip(0..) {
+        // A branch seldom taken, where a minimum over pairs compares both halves each time.
+        if key < lowest.0 {
+            lowest = (key, row);
+        }
+    }
+    (lowest.0 != GONE).then_some(lowest)
 }
 
 const CHUNK: usize = 64;
@@ -105,16 +143,16 @@ impl Selector {
         chosen.clear();
         match count {
             0 => {}
-            1 => chosen.extend(candidates.lowest(&[]).map(|(_, row)| row)),
+            1 => chosen.extend(candidates.lowest()),
             _ => {
-                self.keys.clear();
-                self.keys.extend((0..candidates.rows()).map(|row| candidates.key(row)));
+                candidates.write_keys(&mut self.keys);
                 if count >= self.keys.len() {
                     chosen.extend(0..self.keys.len() as u32);
                 } else {
                     // The selection permutes the keys, so they are made anew rather than kept twice.
                     let threshold = *self.keys.select_nth_unstable(count - 1).1;
-                    chosen.extend((0..candidates.rows() as u32).filter(|&row| candidates.key(row as usize) <= threshold));
+                    chosen
+                        .extend((0..candidates.rows() as u32).filter(|&row| candidates.key(row as usize) <= threshold));
                 }
             }
         }
@@ -138,15 +176,31 @@ impl Selector {
 
     // One scan per head, and one more for each row that leaves.
     fn few_of_heads(&mut self, heads: &[Candidates<'_>], safeguard: usize, count: usize) {
-        let next = |head: &Candidates<'_>, gone: &[u32]| {
-            if head.rows() - gone.len() > safeguard { head.lowest(gone) } else { None }
-        };
-        let mut lowest: Vec<Option<(u64, u32)>> = heads.iter().map(|head| next(head, &[])).collect();
+        self.head_keys
+            .resize_with(self.head_keys.len().max(heads.len()), Vec::new);
+        let mut lowest = Vec::with_capacity(heads.len());
+        for (head, keys) in heads.iter().zip(&mut self.head_keys) {
+            head.write_keys(keys);
+            lowest.push(if keys.len() > safeguard {
+                lowest_key(keys.iter().copied())
+            } else {
+                None
+            });
+        }
         for _ in 0..count {
-            let smallest = lowest.iter().enumerate().filter_map(|(head, low)| low.map(|(key, row)| (key, head, row))).min();
-            let Some((_, head, row)) = smallest else { break };
-            self.chosen[head].push(row);
-            lowest[head] = next(&heads[head], &self.chosen[head]);
+            let of_head = |(head, low): (usize, &Option<(u64, u32)>)| low.map(|(key, row)| (key, head, row));
+            let Some((_, head, row)) = lowest.iter().enumerate().filter_map(of_head).min() else {
+                break;
+            };
+            let (keys, chosen) = (&mut self.head_keys[head], &mut self.chosen[head]);
+            chosen.push(row);
+            keys[row as usize] = GONE;
+            let is_spare = keys.len() - chosen.len() > safeguard;
+            lowest[head] = if is_spare {
+                lowest_key(keys.iter().copied())
+            } else {
+                None
+            };
         }
         for chosen in &mut self.chosen {
             chosen.sort_unstable();
@@ -163,10 +217,10 @@ impl Selector {
                 limits.push(None);
                 continue;
             }
-            self.keys.clear();
-            self.keys.extend((0..head.rows()).map(|row| head.key(row)));
+            head.write_keys(&mut self.keys);
             limits.push(Some(*self.keys.select_nth_unstable(losable - 1).1));
-            self.pool.extend(self.keys[..losable].iter().map(|&key| (key, index as u32)));
+            self.pool
+                .extend(self.keys[..losable].iter().map(|&key| (key, index as u32)));
         }
         let count = count.min(self.pool.len());
         if count == 0 {
@@ -191,7 +245,7 @@ impl Selector {
             return;
         }
         self.pool.clear();
-        let key = |row: usize| u64::from(ordered(score[row])) << 32 | u64::from(ranking.positions[row]);
+        let key = |row: usize| joined(ordered(score[row]), ranking.positions[row]);
         self.pool.extend((0..score.len()).map(|row| (key(row), row as u32)));
         self.pool.select_nth_unstable_by(count - 1, |a, b| b.cmp(a));
         let best = &mut self.pool[..count];
@@ -209,13 +263,22 @@ mod tests {
     use crate::protect::{Protect, Protection};
 
     fn ranking(positions: &[u32], utility: &[f32]) -> Ranking {
-        Ranking { positions: positions.to_vec(), utility: utility.to_vec(), best_rank: Vec::new() }
+        Ranking {
+            positions: positions.to_vec(),
+            utility: utility.to_vec(),
+            best_rank: Vec::new(),
+        }
     }
 
     fn lowest(ranking: &Ranking, protect: &Protect, budget: usize, count: usize) -> Vec<u32> {
         let guard = Protection::new(protect, budget, 0).guard(budget, 100);
         let plain = guard.is_empty(100) && ranking.best_rank.is_empty();
-        let candidates = Candidates { ranking, values: &ranking.utility, guard: &guard, plain };
+        let candidates = Candidates {
+            ranking,
+            values: &ranking.utility,
+            guard: &guard,
+            plain,
+        };
         Selector::default().lowest(candidates, count).to_vec()
     }
 
@@ -240,7 +303,10 @@ mod tests {
     #[test]
     fn protection_and_rescue_rank_above_utility() {
         let mut ranking = ranking(&[0, 1, 2, 3, 4], &[0.0, 9.0, 0.0, f32::MAX, 5.0]);
-        let protect = Protect { sinks: 1, ..Protect::NONE };
+        let protect = Protect {
+            sinks: 1,
+            ..Protect::NONE
+        };
         assert_eq!(lowest(&ranking, &protect, 4, 1), [2]);
         ranking.best_rank = vec![UNRANKED, UNRANKED, 1, UNRANKED, 0];
         assert_eq!(lowest(&ranking, &protect, 4, 1), [1]);
@@ -263,7 +329,12 @@ mod tests {
         for plain in [true, false] {
             let heads: Vec<Candidates<'_>> = rankings
                 .iter()
-                .map(|ranking| Candidates { ranking, values: &ranking.utility, guard: &guard, plain })
+                .map(|ranking| Candidates {
+                    ranking,
+                    values: &ranking.utility,
+                    guard: &guard,
+                    plain,
+                })
                 .collect();
             for safeguard in [0, 5, 18, 20] {
                 for count in 0..=4 * (20 - safeguard) {

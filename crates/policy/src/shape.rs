@@ -23,7 +23,12 @@ impl Shape {
     /// A model whose layers all use full attention.
     #[must_use]
     pub fn uniform(layers: usize, kv_heads: usize, group: usize) -> Shape {
-        Shape { layers, kv_heads, group, evictable: vec![true; layers] }
+        Shape {
+            layers,
+            kv_heads,
+            group,
+            evictable: vec![true; layers],
+        }
     }
 
     /// Whether `layer` exists and may lose entries.

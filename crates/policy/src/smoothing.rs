@@ -40,7 +40,12 @@ impl Smoothing {
         let SmoothingScratch { order, sorted, values } = scratch;
         // Rows are not in the order of positions once freed rows have been reused.
         order.clear();
-        order.extend(positions.iter().enumerate().map(|(row, &position)| (position, row as u32)));
+        order.extend(
+            positions
+                .iter()
+                .enumerate()
+                .map(|(row, &position)| (position, row as u32)),
+        );
         order.sort_unstable();
         sorted.clear();
         sorted.extend(order.iter().map(|&(_, row)| utility[row as usize]));
@@ -89,7 +94,9 @@ impl FromStr for Smoothing {
             return Ok(Smoothing::None);
         }
         let width = |prefix: &str| text.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
-        let smoothing = width("max").map(Smoothing::Max).or_else(|| width("avg").map(Smoothing::Average));
+        let smoothing = width("max")
+            .map(Smoothing::Max)
+            .or_else(|| width("avg").map(Smoothing::Average));
         smoothing.ok_or_else(|| text::bad_value("kernel", text))
     }
 }
@@ -110,12 +117,21 @@ mod tests {
         let (positions, utility) = ([2, 9, 0, 1], [3.0, 10.0, 1.0, 8.0]);
         assert_eq!(smoothed(Smoothing::None, &positions, &utility), utility);
         assert_eq!(smoothed(Smoothing::Max(3), &positions, &utility), [8.0, 10.0, 8.0, 8.0]);
-        assert_eq!(smoothed(Smoothing::Average(3), &positions, &utility), [5.5, 10.0, 4.5, 4.0]);
+        assert_eq!(
+            smoothed(Smoothing::Average(3), &positions, &utility),
+            [5.5, 10.0, 4.5, 4.0]
+        );
     }
 
     #[test]
     fn widths_are_odd() {
-        for (text, good) in [("max7", true), ("avg255", true), ("max8", false), ("avg1", false), ("avg257", false)] {
+        for (text, good) in [
+            ("max7", true),
+            ("avg255", true),
+            ("max8", false),
+            ("avg1", false),
+            ("avg257", false),
+        ] {
             assert_eq!(text.parse::<Smoothing>().unwrap().validate().is_ok(), good, "{text}");
         }
         assert!("max".parse::<Smoothing>().is_err());

@@ -1,18 +1,22 @@
 //! The state of one sequence: what it holds, how useful it is, and what leaves.
 
+mod eviction;
+mod scoring;
+
 use std::sync::Arc;
 
-use crate::coupling::{Coupling, Share};
+use crate::aggregation::Aggregation;
+use crate::coupling::Coupling;
 use crate::error::PolicyError;
 use crate::plan::EvictionPlan;
 use crate::policy::Policy;
-use crate::pooling::{GroupPooling, PoolingScratch};
-use crate::protect::{Guard, Protection};
+use crate::pooling::GroupPooling;
+use crate::protect::Protection;
 use crate::ranking::Ranking;
-use crate::scorer::{Features, HeadObservation, Scoring};
-use crate::selection::{Candidates, Selector};
+use crate::scorer::{Features, HeadObservation};
+use crate::selection::Selector;
 use crate::shape::Shape;
-use crate::smoothing::{Smoothing, SmoothingScratch};
+use crate::smoothing::SmoothingScratch;
 
 /// What the engine has to observe in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,14 +81,17 @@ pub struct PolicyState {
 enum Phase {
     Between,
     /// Within a step; the needed layers are `scored[due..]`, and those before `due` are done or not needed.
-    Open { refresh: bool, due: usize, noting: bool },
+    Open {
+        refresh: bool,
+        due: usize,
+        noting: bool,
+    },
 }
 
 #[derive(Debug, Clone, Default)]
 struct Buffers {
     score: Vec<f32>,
-    layer_sum: Vec<f32>,
-    pooling: PoolingScratch,
+    layer_mean: Vec<f32>,
     smoothing: Vec<SmoothingScratch>,
     selector: Selector,
 }
@@ -117,16 +124,21 @@ impl PolicyState {
         } else {
             usize::from(evictable > 0)
         };
-        let mut ranking = Ranking::default();
-        ranking.append(0..end, 0.0);
-        let first_budget = policy.budget.entries(prompt_tokens, prompt_tokens).unwrap_or(usize::MAX);
+        let first_budget = policy
+            .budget
+            .entries(prompt_tokens, prompt_tokens)
+            .unwrap_or(usize::MAX);
         Ok(PolicyState {
             protection: Protection::new(&policy.protect, first_budget, prompt_tokens),
-            rankings: vec![ranking; rankings],
+            rankings: (0..rankings).map(|_| Ranking::of_prompt(end)).collect(),
             slots,
             evictable: shape.evictable.as_slice().into(),
             scored,
-            everything: if shape.evictable.contains(&false) { (0..end).collect() } else { Vec::new() },
+            everything: if shape.evictable.contains(&false) {
+                (0..end).collect()
+            } else {
+                Vec::new()
+            },
             prompt_tokens,
             seen: prompt_tokens,
             step: 0,
@@ -152,9 +164,15 @@ impl PolicyState {
     /// A call that comes too early or too late is reported by the next call that returns a `Result`.
     pub fn begin_step(&mut self, new_tokens: usize) -> StepNeeds {
         if self.phase != Phase::Between {
-            self.fault = Some(PolicyError::OutOfOrder { call: "begin_step", when: "within a step" });
+            self.fault = Some(PolicyError::OutOfOrder {
+                call: "begin_step",
+                when: "within a step",
+            });
         }
-        let end = self.seen.checked_add(new_tokens).and_then(|end| u32::try_from(end).ok());
+        let end = self
+            .seen
+            .checked_add(new_tokens)
+            .and_then(|end| u32::try_from(end).ok());
         if end.is_none() {
             self.fault = Some(PolicyError::TooManyTokens);
         }
@@ -163,10 +181,14 @@ impl PolicyState {
         if let (Some(end), None) = (end, &self.fault) {
             let positions = self.seen as u32..end;
             for ranking in &mut self.rankings {
-                let utility = if refresh || !self.policy.evicts() { 0.0 } else { ranking.mean_utility() };
+                let utility = if refresh || !self.policy.evicts() {
+                    0.0
+                } else {
+                    ranking.mean_utility()
+                };
                 ranking.append(positions.clone(), utility);
             }
-            if self.everything.len() == self.seen {
+            if self.evictable.contains(&false) {
                 self.everything.extend(positions);
             }
             self.seen = end as usize;
@@ -174,7 +196,7 @@ impl PolicyState {
         let noting = refresh && self.rescue_pending && self.is_large_eviction_due();
         let due = self.first_due(noting);
         self.phase = Phase::Open { refresh, due, noting };
-        self.buffers.layer_sum.clear();
+        self.buffers.layer_mean.clear();
         self.needs(refresh, due, new_tokens)
     }
 
@@ -183,7 +205,10 @@ impl PolicyState {
     pub fn observe(&mut self, layer: usize, queries: usize, heads: &[HeadObservation<'_>]) -> Result<(), PolicyError> {
         self.take_fault()?;
         let Phase::Open { refresh, due, noting } = self.phase else {
-            return Err(PolicyError::OutOfOrder { call: "observe", when: "outside a step" });
+            return Err(PolicyError::OutOfOrder {
+                call: "observe",
+                when: "outside a step",
+            });
         };
         if !refresh || self.policy.scorer.is_positional() || !self.scored[self.first_due(noting)..].contains(&layer) {
             return Ok(());
@@ -191,11 +216,20 @@ impl PolicyState {
         match self.scored.get(due) {
             Some(&expected) if expected == layer => {}
             Some(&expected) => return Err(PolicyError::LayerOrder { expected, found: layer }),
-            None => return Err(PolicyError::OutOfOrder { call: "observe", when: "for a layer that is done" }),
+            None => {
+                return Err(PolicyError::OutOfOrder {
+                    call: "observe",
+                    when: "for a layer that is done",
+                });
+            }
         }
         self.check_observation(layer, queries, heads)?;
         self.score(layer, queries, heads, noting)?;
-        self.phase = Phase::Open { refresh, due: due + 1, noting };
+        self.phase = Phase::Open {
+            refresh,
+            due: due + 1,
+            noting,
+        };
         Ok(())
     }
 
@@ -203,7 +237,10 @@ impl PolicyState {
     pub fn finish_step(&mut self) -> Result<EvictionPlan, PolicyError> {
         self.take_fault()?;
         let Phase::Open { refresh, due, noting } = self.phase else {
-            return Err(PolicyError::OutOfOrder { call: "finish_step", when: "outside a step" });
+            return Err(PolicyError::OutOfOrder {
+                call: "finish_step",
+                when: "outside a step",
+            });
         };
         if refresh {
             if self.policy.scorer.is_positional() {
@@ -272,7 +309,8 @@ impl PolicyState {
         if layer >= self.shape.layers || head >= self.shape.kv_heads {
             return &[];
         }
-        self.ranking(layer, head).map_or(&self.everything, |ranking| &ranking.positions)
+        self.ranking(layer, head)
+            .map_or(&self.everything, |ranking| &ranking.positions)
     }
 
     /// The positions a head holds, ascending.
@@ -290,12 +328,16 @@ impl PolicyState {
     }
 
     fn ranking(&self, layer: usize, head: usize) -> Option<&Ranking> {
-        (head < self.shape.kv_heads).then(|| self.ranking_index(layer, head)).flatten().map(|index| &self.rankings[index])
+        (head < self.shape.kv_heads)
+            .then(|| self.ranking_index(layer, head))
+            .flatten()
+            .map(|index| &self.rankings[index])
     }
 
     fn ranking_index(&self, layer: usize, head: usize) -> Option<usize> {
         let slot = self.slots.get(layer).copied().flatten()?;
         Some(match self.policy.coupling {
+            // Without a bound one ranking serves all, whatever the coupling.
             _ if self.rankings.len() == 1 => 0,
             Coupling::Sequential | Coupling::LayerMean => 0,
             Coupling::PerLayer => slot,
@@ -318,7 +360,11 @@ impl PolicyState {
         StepNeeds {
             refresh,
             layers,
-            features: if observed { self.policy.scorer.features() } else { Features::default() },
+            features: if observed {
+                self.policy.scorer.features()
+            } else {
+                Features::default()
+            },
             group_pooling: self.policy.head_pooling.group_pooling(),
             window: self.policy.window.min(new_tokens.max(1)),
         }
@@ -327,25 +373,27 @@ impl PolicyState {
     // With no memory under one ranking the last layer overwrites all others, so only it is asked for, unless a rescue
     // wants to know every layer's best.
     fn first_due(&self, noting: bool) -> usize {
-        let last_only = self.policy.coupling == Coupling::Sequential
-            && self.policy.aggregation == crate::aggregation::Aggregation::SingleStep;
-        if last_only && !noting { self.scored.len().saturating_sub(1) } else { 0 }
-    }
-
-    fn is_large_eviction_due(&self) -> bool {
-        let Some(budget) = self.budget() else { return false };
-        let rows = self.rankings.first().map_or(0, Ranking::rows);
-        rows >= budget.saturating_add(self.policy.interval) && (rows - budget) * 2 > rows
+        let last_only =
+            self.policy.coupling == Coupling::Sequential && self.policy.aggregation == Aggregation::SingleStep;
+        if last_only && !noting {
+            self.scored.len().saturating_sub(1)
+        } else {
+            0
+        }
     }
 }
 
 fn scored_layers(policy: &Policy, shape: &Shape) -> Result<Vec<usize>, PolicyError> {
     let in_range = |layer: usize| policy.layers.is_none_or(|range| range.contains(layer));
-    let scored: Vec<usize> = (0..shape.layers).filter(|&layer| shape.is_evictable(layer) && in_range(layer)).collect();
+    let scored: Vec<usize> = (0..shape.layers)
+        .filter(|&layer| shape.is_evictable(layer) && in_range(layer))
+        .collect();
     match policy.layers {
-        Some(range) if range.last >= shape.layers || scored.is_empty() => {
-            Err(PolicyError::BadLayers { first: range.first, last: range.last, layers: shape.layers })
-        }
+        Some(range) if range.last >= shape.layers || scored.is_empty() => Err(PolicyError::BadLayers {
+            first: range.first,
+            last: range.last,
+            layers: shape.layers,
+        }),
         _ => Ok(scored),
     }
 }

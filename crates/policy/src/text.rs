@@ -23,24 +23,56 @@ pub(crate) struct Key {
 }
 
 const fn key(name: &'static str, expected: &'static str, purpose: &'static str) -> Key {
-    Key { name, expected, purpose }
+    Key {
+        name,
+        expected,
+        purpose,
+    }
 }
 
 /// All keys, in the order they are printed.
 pub(crate) const KEYS: [Key; 19] = [
-    key("ratio", "a decimal from 0 to below 1", "budget: the share of the prompt's entries that leaves"),
+    key(
+        "ratio",
+        "a decimal from 0 to below 1",
+        "budget: the share of the prompt's entries that leaves",
+    ),
     key("tokens", "a whole number of at least 1", "budget: entries that stay"),
-    key("seen_ratio", "a decimal from 0 to below 1", "budget: the share of all tokens so far that leaves"),
-    key("alpha", "a decimal from 0 to below 1", "weight of the past in the moving average"),
-    key("refresh", "a whole number of at least 1, or `once`", "steps between two scorings"),
-    key("aggregation", "`ema`, `single-step` or `cumulative`", "how scores become the utility"),
-    key("coupling", "`sequential`, `layer-mean`, `per-layer` or `per-head`", "which layers and heads share a ranking"),
+    key(
+        "seen_ratio",
+        "a decimal from 0 to below 1",
+        "budget: the share of all tokens so far that leaves",
+    ),
+    key(
+        "alpha",
+        "a decimal from 0 to below 1",
+        "weight of the past in the moving average",
+    ),
+    key(
+        "refresh",
+        "a whole number of at least 1, or `once`",
+        "steps between two scorings",
+    ),
+    key(
+        "aggregation",
+        "`ema`, `single-step` or `cumulative`",
+        "how scores become the utility",
+    ),
+    key(
+        "coupling",
+        "`sequential`, `layer-mean`, `per-layer` or `per-head`",
+        "which layers and heads share a ranking",
+    ),
     key(
         "scorer",
         "`attention`, `value-norm`, `entropy`, `key-diff`, `key-norm`, `recency` or `random`",
         "what one layer says about an entry",
     ),
-    key("interval", "a whole number of at least 1", "entries above the budget at which an eviction is due"),
+    key(
+        "interval",
+        "a whole number of at least 1",
+        "entries above the budget at which an eviction is due",
+    ),
     key("sinks", "a whole number", "first positions that always stay"),
     key("recent", "a whole number", "last positions that always stay"),
     key(
@@ -48,11 +80,27 @@ pub(crate) const KEYS: [Key; 19] = [
         "a decimal from 0 to 1, `none`, `standard` (0.15) or `high` (0.3)",
         "share of the budget reserved for first, last and evenly spread positions",
     ),
-    key("rescue", "`true` or `false`", "keep each layer's best entries at the first large eviction"),
-    key("layers", "a range of layers numbered from 0 such as `4-11`, or `all`", "the layers that are scored"),
+    key(
+        "rescue",
+        "`true` or `false`",
+        "keep each layer's best entries at the first large eviction",
+    ),
+    key(
+        "layers",
+        "a range of layers numbered from 0 such as `4-11`, or `all`",
+        "the layers that are scored",
+    ),
     key("seed", "a whole number", "seed of scorer `random`"),
-    key("window", "a whole number of at least 1", "last queries of a step whose attention counts"),
-    key("pool", "`mean`, `max`, or `power2` to `power16`", "how heads become one score"),
+    key(
+        "window",
+        "a whole number of at least 1",
+        "last queries of a step whose attention counts",
+    ),
+    key(
+        "pool",
+        "`mean`, `max`, or `power2` to `power16`",
+        "how heads become one score",
+    ),
     key(
         "kernel",
         "`none`, or `max` or `avg` with an odd width from 3 to 255 such as `max7`",
@@ -73,8 +121,15 @@ pub(crate) fn key_names() -> String {
 }
 
 pub(crate) fn bad_value(key: &'static str, value: &str) -> PolicyError {
-    let expected = KEYS.iter().find(|known| known.name == key).map_or(BUDGET, |known| known.expected);
-    PolicyError::BadValue { key, value: value.to_owned(), expected }
+    let expected = KEYS
+        .iter()
+        .find(|known| known.name == key)
+        .map_or(BUDGET, |known| known.expected);
+    PolicyError::BadValue {
+        key,
+        value: value.to_owned(),
+        expected,
+    }
 }
 
 pub(crate) fn whole(key: &'static str, value: &str) -> Result<usize, PolicyError> {
@@ -95,8 +150,12 @@ impl FromStr for Method {
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         let text = text.trim();
-        // A plus joins a prefill compression to a decode-time method.
-        if text.contains('+') {
+        // A plus before a name joins a prefill compression to a decode-time method.
+        if text
+            .split('+')
+            .skip(1)
+            .any(|part| part.trim_start().starts_with(|first: char| first.is_ascii_alphabetic()))
+        {
             return Err(PolicyError::NotInThisVersion { name: text.to_owned() });
         }
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
@@ -105,7 +164,10 @@ impl FromStr for Method {
         if preset == Preset::Full
             && let Some((&key, _)) = values.first_key_value()
         {
-            return Err(PolicyError::Conflict { key, reason: "`full` keeps every entry and has no settings; drop them" });
+            return Err(PolicyError::Conflict {
+                key,
+                reason: "`full` keeps every entry and has no settings; drop them",
+            });
         }
         let policy = with_values(preset.policy(), &values)?;
         policy.validate()?;
@@ -119,11 +181,15 @@ fn pairs(text: &str) -> Result<BTreeMap<&'static str, &str>, PolicyError> {
         return Ok(values);
     }
     for pair in text.split(',') {
-        let malformed = || PolicyError::MalformedPair { pair: pair.trim().to_owned() };
+        let malformed = || PolicyError::MalformedPair {
+            pair: pair.trim().to_owned(),
+        };
         let (name, value) = pair.split_once('=').ok_or_else(malformed)?;
         let (name, value) = (name.trim(), value.trim());
         let known = KEYS.iter().find(|key| key.name == name);
-        let key = known.ok_or_else(|| PolicyError::UnknownKey { key: name.to_owned() })?.name;
+        let key = known
+            .ok_or_else(|| PolicyError::UnknownKey { key: name.to_owned() })?
+            .name;
         if value.is_empty() {
             return Err(malformed());
         }
@@ -192,7 +258,11 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
     match get("safeguard") {
         None => {}
         Some("none") => policy.share = Share::Uniform,
-        Some(value) => policy.share = Share::Adaptive { safeguard: fraction("safeguard", value)? },
+        Some(value) => {
+            policy.share = Share::Adaptive {
+                safeguard: fraction("safeguard", value)?,
+            }
+        }
     }
     Ok(policy)
 }
@@ -207,7 +277,10 @@ fn budget(values: &BTreeMap<&'static str, &str>) -> Result<Option<Budget>, Polic
             _ => Budget::SeenRatio(fraction(key, value)?),
         };
         if found.replace(budget).is_some() {
-            return Err(PolicyError::Conflict { key, reason: "another budget is given already; keep one of them" });
+            return Err(PolicyError::Conflict {
+                key,
+                reason: "another budget is given already; keep one of them",
+            });
         }
     }
     Ok(found)
@@ -267,7 +340,9 @@ fn value_of(key: &str, policy: &Policy) -> Option<String> {
         ("recent", _) => policy.protect.recent.to_string(),
         ("reserve", _) => policy.protect.reserve.to_string(),
         ("rescue", _) => policy.protect.rescue.to_string(),
-        ("layers", _) => policy.layers.map_or_else(|| "all".to_owned(), |range| range.to_string()),
+        ("layers", _) => policy
+            .layers
+            .map_or_else(|| "all".to_owned(), |range| range.to_string()),
         ("seed", _) => match policy.scorer {
             Scorer::Random(seed) => seed.to_string(),
             _ => return None,

@@ -22,24 +22,30 @@ use super::{DEFAULT_ALIGNMENT, GgmlType, GgufError};
 pub struct GgufWriter {
     version: u32,
     alignment: usize,
-    metadata: Vec<u8>,
-    metadata_count: u64,
-    tensors: Vec<u8>,
-    tensor_count: u64,
+    metadata: Vec<Entry>,
+    tensors: Vec<Tensor>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    key: String,
+    value_type: u32,
+    value: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+struct Tensor {
+    name: String,
+    dimensions: Vec<u64>,
+    kind: u32,
+    /// Where the description says the data is; the place it gets when absent.
+    offset: Option<u64>,
     data: Vec<u8>,
 }
 
 impl Default for GgufWriter {
     fn default() -> Self {
-        Self {
-            version: 3,
-            alignment: DEFAULT_ALIGNMENT,
-            metadata: Vec::new(),
-            metadata_count: 0,
-            tensors: Vec::new(),
-            tensor_count: 0,
-            data: Vec::new(),
-        }
+        Self { version: 3, alignment: DEFAULT_ALIGNMENT, metadata: Vec::new(), tensors: Vec::new() }
     }
 }
 
@@ -56,7 +62,7 @@ impl GgufWriter {
         self
     }
 
-    /// Sets and records the alignment of tensor data, a power of two. Call it before the first tensor.
+    /// Sets and records the alignment of tensor data, a power of two.
     pub fn alignment(&mut self, alignment: u32) -> &mut Self {
         self.alignment = alignment as usize;
         self.u32("general.alignment", alignment)
@@ -86,8 +92,7 @@ impl GgufWriter {
 
     /// Adds an array of strings, given as bytes or text.
     pub fn strings(&mut self, key: &str, values: &[impl AsRef<[u8]>]) -> &mut Self {
-        let mut bytes = Vec::new();
-        push_array_head(&mut bytes, 8, values.len());
+        let mut bytes = array_head(8, values.len());
         for value in values {
             push_string(&mut bytes, value.as_ref());
         }
@@ -96,46 +101,57 @@ impl GgufWriter {
 
     /// Adds an array of integers.
     pub fn i32s(&mut self, key: &str, values: &[i32]) -> &mut Self {
-        let mut bytes = Vec::new();
-        push_array_head(&mut bytes, 5, values.len());
+        let mut bytes = array_head(5, values.len());
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         self.raw(key, 9, &bytes)
     }
 
     /// Adds an array of floats.
     pub fn f32s(&mut self, key: &str, values: &[f32]) -> &mut Self {
-        let mut bytes = Vec::new();
-        push_array_head(&mut bytes, 6, values.len());
+        let mut bytes = array_head(6, values.len());
         bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
         self.raw(key, 9, &bytes)
     }
 
     /// Adds a value given as its type number and bytes, for what the other methods do not offer.
     pub fn raw(&mut self, key: &str, value_type: u32, value: &[u8]) -> &mut Self {
-        push_string(&mut self.metadata, key.as_bytes());
-        self.metadata.extend(value_type.to_le_bytes());
-        self.metadata.extend(value);
-        self.metadata_count += 1;
+        self.metadata.push(Entry { key: key.to_owned(), value_type, value: value.to_vec() });
+        self
+    }
+
+    /// Removes every entry with this key.
+    pub fn remove(&mut self, key: &str) -> &mut Self {
+        self.metadata.retain(|entry| entry.key != key);
         self
     }
 
     /// Adds a tensor with its dimensions (innermost first) and encoded data.
     pub fn tensor(&mut self, name: &str, dimensions: &[usize], kind: GgmlType, data: &[u8]) -> &mut Self {
-        let offset = self.data.len().next_multiple_of(self.alignment);
-        self.data.resize(offset, 0);
-        self.data.extend(data);
-        let dimensions: Vec<u64> = dimensions.iter().map(|&dimension| dimension as u64).collect();
-        self.describe_tensor(name, &dimensions, kind.id(), offset as u64)
+        self.tensors.push(Tensor {
+            name: name.to_owned(),
+            dimensions: dimensions.iter().map(|&dimension| dimension as u64).collect(),
+            kind: kind.id(),
+            offset: None,
+            data: data.to_vec(),
+        });
+        self
     }
 
     /// Adds a tensor description without data: any shape, any type number, any offset.
     pub fn describe_tensor(&mut self, name: &str, dimensions: &[u64], kind: u32, offset: u64) -> &mut Self {
-        push_string(&mut self.tensors, name.as_bytes());
-        self.tensors.extend((dimensions.len() as u32).to_le_bytes());
-        self.tensors.extend(dimensions.iter().flat_map(|dimension| dimension.to_le_bytes()));
-        self.tensors.extend(kind.to_le_bytes());
-        self.tensors.extend(offset.to_le_bytes());
-        self.tensor_count += 1;
+        self.tensors.push(Tensor {
+            name: name.to_owned(),
+            dimensions: dimensions.to_vec(),
+            kind,
+            offset: Some(offset),
+            data: Vec::new(),
+        });
+        self
+    }
+
+    /// Removes every tensor with this name.
+    pub fn remove_tensor(&mut self, name: &str) -> &mut Self {
+        self.tensors.retain(|tensor| tensor.name != name);
         self
     }
 
@@ -144,12 +160,26 @@ impl GgufWriter {
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut file = b"GGUF".to_vec();
         file.extend(self.version.to_le_bytes());
-        file.extend(self.tensor_count.to_le_bytes());
-        file.extend(self.metadata_count.to_le_bytes());
-        file.extend(&self.metadata);
-        file.extend(&self.tensors);
-        file.resize(file.len().next_multiple_of(self.alignment), 0);
-        file.extend(&self.data);
+        file.extend((self.tensors.len() as u64).to_le_bytes());
+        file.extend((self.metadata.len() as u64).to_le_bytes());
+        for Entry { key, value_type, value } in &self.metadata {
+            push_string(&mut file, key.as_bytes());
+            file.extend(value_type.to_le_bytes());
+            file.extend(value);
+        }
+        let mut place = 0;
+        for Tensor { name, dimensions, kind, offset, data } in &self.tensors {
+            push_string(&mut file, name.as_bytes());
+            file.extend((dimensions.len() as u32).to_le_bytes());
+            file.extend(dimensions.iter().flat_map(|dimension| dimension.to_le_bytes()));
+            file.extend(kind.to_le_bytes());
+            file.extend(offset.unwrap_or(place as u64).to_le_bytes());
+            place = (place + data.len()).next_multiple_of(self.alignment);
+        }
+        for Tensor { data, .. } in &self.tensors {
+            file.resize(file.len().next_multiple_of(self.alignment), 0);
+            file.extend(data);
+        }
         file
     }
 
@@ -165,7 +195,8 @@ fn push_string(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend(text);
 }
 
-fn push_array_head(bytes: &mut Vec<u8>, element_type: u32, len: usize) {
-    bytes.extend(element_type.to_le_bytes());
+fn array_head(element_type: u32, len: usize) -> Vec<u8> {
+    let mut bytes = element_type.to_le_bytes().to_vec();
     bytes.extend((len as u64).to_le_bytes());
+    bytes
 }

@@ -65,7 +65,8 @@ class Model:
         out = b""
         for token in tokens:
             buffer = ctypes.create_string_buffer(256)
-            out += buffer.raw[: llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, 256, 0, True)]
+            size = llama_cpp.llama_token_to_piece(self.vocabulary, token, buffer, 256, 0, True)
+            out += buffer.raw[:size]
         return out.decode("utf-8", "replace")
 
     def context(self, size):

@@ -131,7 +131,10 @@ NOTICE_2000 = (
     "The sign in the library said: Readers may borrow four books for nineteen days, must keep them away from fire and water, "
     "and shall return them to Helena at the green desk, never to the night watchman."
 )
-SHORT = "The seven days of the week, in order, are Monday, Tuesday,"
+SHORT = "On the board the teacher had written the months of the year: January, February, March,"
+
+FACT = "The key of the chapel is kept in a green box under the third bench of the school."
+QUESTION = "\n\nQuestion: Where is the key of the chapel kept?\nAnswer:"
 
 
 def texts():
@@ -142,6 +145,8 @@ def texts():
     yield "parity-2000.txt", NOTICE_2000 + "\n\n" + prose(2000, 1560) + (
         "\n\nBefore leaving, the painter read the sign once more. The sign in the library said: Readers may borrow"
     )
+    yield "inertia-context.txt", prose(71, 230) + "\n\n" + FACT + "\n\n" + prose(72, 230)
+    yield "inertia-question.txt", QUESTION
     yield "perplexity.txt", prose(42, 4150) + "\n"
 
 

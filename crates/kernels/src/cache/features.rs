@@ -46,7 +46,11 @@ impl KvCache {
             let mut inverse = column_norms(&keys).map(|norm| if norm > 0.0 { 1.0 / norm } else { 0.0 });
             inverse[(rows - index * BLOCK_ROWS).min(BLOCK_ROWS)..].fill(0.0);
             for (mean, line) in mean.iter_mut().zip(keys.chunks_exact(BLOCK_ROWS)) {
-                *mean += line.iter().zip(&inverse).map(|(key, inverse)| key * inverse).sum::<f32>();
+                *mean += line
+                    .iter()
+                    .zip(&inverse)
+                    .map(|(key, inverse)| key * inverse)
+                    .sum::<f32>();
             }
         }
         // The length of the mean does not matter for a cosine, so the sum does.

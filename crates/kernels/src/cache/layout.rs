@@ -15,7 +15,7 @@
 //!  values e=0 [ v | v | … | v ]
 //!         e=1 [ v | v | … | v ]
 //!          …
-//!  value scales  e=0 [ s(g=0) | s(g=1) | … ]  e=1 …  f16
+//!  value scales  g=0 [ s | s | … | s ]  g=1 …        f16, one per entry
 //! ```
 //!
 //! Each of the four parts starts on a 64-byte border.
@@ -50,7 +50,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(config: &KvConfig) -> Self {
+    pub(crate) fn new(config: &KvConfig) -> Self {
         let dim = config.head_dim;
         let (element, groups) = match config.kv_type {
             KvType::F16 => (2, 0),
@@ -92,8 +92,7 @@ impl Layout {
                 let value_numbers = view_mut::<f32>(value_part, 0, BLOCK_ROWS * dim);
                 for row in 0..count {
                     scatter(&keys[row * stride..][..dim], key_numbers, slot + row);
-                    value_numbers[(slot + row) * dim..][..dim]
-                        .copy_from_slice(&values[row * stride..][..dim]);
+                    value_numbers[(slot + row) * dim..][..dim].copy_from_slice(&values[row * stride..][..dim]);
                 }
             }
             KvType::F16 => {
@@ -103,8 +102,7 @@ impl Layout {
                 for row in 0..count {
                     halves[..dim].convert_from_f32_slice(&keys[row * stride..][..dim]);
                     scatter(&halves[..dim], key_numbers, slot + row);
-                    value_numbers[(slot + row) * dim..][..dim]
-                        .convert_from_f32_slice(&values[row * stride..][..dim]);
+                    value_numbers[(slot + row) * dim..][..dim].convert_from_f32_slice(&values[row * stride..][..dim]);
                 }
             }
             KvType::Q8_0 => {
@@ -112,8 +110,7 @@ impl Layout {
                 let (key_numbers, key_scales) = key_part.split_at_mut(self.key_scales);
                 let key_numbers = view_mut::<i8>(key_numbers, 0, BLOCK_ROWS * dim);
                 let key_scales = view_mut::<f16>(key_scales, 0, BLOCK_ROWS * groups);
-                let (value_numbers, value_scales) =
-                    value_part.split_at_mut(self.value_scales - self.values);
+                let (value_numbers, value_scales) = value_part.split_at_mut(self.value_scales - self.values);
                 let value_numbers = view_mut::<i8>(value_numbers, 0, BLOCK_ROWS * dim);
                 let value_scales = view_mut::<f16>(value_scales, 0, BLOCK_ROWS * groups);
                 let mut bytes = [0_i8; MAX_DIM];
@@ -123,11 +120,9 @@ impl Layout {
                     quantise(&keys[row * stride..][..dim], &mut bytes, &mut scales);
                     scatter(&bytes[..dim], key_numbers, at);
                     scatter(&scales[..groups], key_scales, at);
-                    quantise(
-                        &values[row * stride..][..dim],
-                        &mut value_numbers[at * dim..],
-                        &mut value_scales[at * groups..],
-                    );
+                    let value_row = &mut value_numbers[at * dim..][..dim];
+                    quantise(&values[row * stride..][..dim], value_row, &mut scales);
+                    scatter(&scales[..groups], value_scales, at);
                 }
             }
         }
@@ -154,20 +149,20 @@ impl Layout {
     fn copy_parts<T: Plain>(&self, source: &[u8], from: usize, target: &mut [u8], to: usize) {
         let dim = self.dim;
         let numbers = BLOCK_ROWS * dim;
-        copy_column(view::<T>(source, 0, numbers), from, view_mut::<T>(target, 0, numbers), to);
+        copy_column(
+            view::<T>(source, 0, numbers),
+            from,
+            view_mut::<T>(target, 0, numbers),
+            to,
+        );
         view_mut::<T>(target, self.values, numbers)[to * dim..][..dim]
             .copy_from_slice(&view::<T>(source, self.values, numbers)[from * dim..][..dim]);
         if self.kv_type == KvType::Q8_0 {
-            let groups = self.groups();
-            let scales = BLOCK_ROWS * groups;
-            copy_column(
-                view::<u16>(source, self.key_scales, scales),
-                from,
-                view_mut::<u16>(target, self.key_scales, scales),
-                to,
-            );
-            view_mut::<u16>(target, self.value_scales, scales)[to * groups..][..groups]
-                .copy_from_slice(&view::<u16>(source, self.value_scales, scales)[from * groups..][..groups]);
+            let scales = BLOCK_ROWS * self.groups();
+            for part in [self.key_scales, self.value_scales] {
+                let source = view::<u16>(source, part, scales);
+                copy_column(source, from, view_mut::<u16>(target, part, scales), to);
+            }
         }
     }
 
@@ -179,13 +174,12 @@ impl Layout {
         }
         view_mut::<T>(block, self.values, numbers).copy_within(from * dim..(from + 1) * dim, to * dim);
         if self.kv_type == KvType::Q8_0 {
-            let groups = self.groups();
-            let scales = BLOCK_ROWS * groups;
-            for line in view_mut::<u16>(block, self.key_scales, scales).chunks_exact_mut(BLOCK_ROWS) {
-                line[to] = line[from];
+            let scales = BLOCK_ROWS * self.groups();
+            for part in [self.key_scales, self.value_scales] {
+                for line in view_mut::<u16>(block, part, scales).chunks_exact_mut(BLOCK_ROWS) {
+                    line[to] = line[from];
+                }
             }
-            view_mut::<u16>(block, self.value_scales, scales)
-                .copy_within(from * groups..(from + 1) * groups, to * groups);
         }
     }
 
@@ -206,8 +200,7 @@ impl Layout {
                     .enumerate()
                 {
                     if d % GROUP_DIMS == 0 {
-                        scales[d / GROUP_DIMS * BLOCK_ROWS..][..BLOCK_ROWS]
-                            .convert_to_f32_slice(&mut scale);
+                        scales[d / GROUP_DIMS * BLOCK_ROWS..][..BLOCK_ROWS].convert_to_f32_slice(&mut scale);
                     }
                     for ((number, &byte), scale) in line.iter_mut().zip(bytes).zip(&scale) {
                         *number = f32::from(byte) * scale;
@@ -228,17 +221,15 @@ impl Layout {
                 let groups = self.groups();
                 let bytes = view::<i8>(block, self.values, numbers);
                 let scales = view::<f16>(block, self.value_scales, BLOCK_ROWS * groups);
-                for ((line, bytes), scales) in out
+                for (entry, (line, bytes)) in out
                     .chunks_exact_mut(self.dim)
                     .zip(bytes.chunks_exact(self.dim))
-                    .zip(scales.chunks_exact(groups))
+                    .enumerate()
                 {
-                    for ((numbers, bytes), scale) in line
-                        .chunks_mut(GROUP_DIMS)
-                        .zip(bytes.chunks(GROUP_DIMS))
-                        .zip(scales)
+                    for (group, (numbers, bytes)) in
+                        line.chunks_mut(GROUP_DIMS).zip(bytes.chunks(GROUP_DIMS)).enumerate()
                     {
-                        let scale = scale.to_f32();
+                        let scale = scales[group * BLOCK_ROWS + entry].to_f32();
                         for (number, &byte) in numbers.iter_mut().zip(bytes) {
                             *number = f32::from(byte) * scale;
                         }
@@ -257,22 +248,17 @@ fn scatter<T: Copy>(row: &[T], columns: &mut [T], slot: usize) {
 }
 
 fn copy_column<T: Copy>(source: &[T], from: usize, target: &mut [T], to: usize) {
-    for (target, source) in target
-        .chunks_exact_mut(BLOCK_ROWS)
-        .zip(source.chunks_exact(BLOCK_ROWS))
-    {
+    for (target, source) in target.chunks_exact_mut(BLOCK_ROWS).zip(source.chunks_exact(BLOCK_ROWS)) {
         target[to] = source[from];
     }
 }
 
 /// Rounds a row to bytes with one scale per 32 numbers: the largest magnitude of a group becomes 127.
 fn quantise(row: &[f32], bytes: &mut [i8], scales: &mut [f16]) {
-    for ((numbers, bytes), scale) in row
-        .chunks(GROUP_DIMS)
-        .zip(bytes.chunks_mut(GROUP_DIMS))
-        .zip(scales)
-    {
-        let largest = numbers.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+    for ((numbers, bytes), scale) in row.chunks(GROUP_DIMS).zip(bytes.chunks_mut(GROUP_DIMS)).zip(scales) {
+        let largest = numbers
+            .iter()
+            .fold(0.0_f32, |largest, number| largest.max(number.abs()));
         *scale = f16::from_f32(largest / 127.0);
         // The rounded scale is what readers multiply with.
         let step = scale.to_f32();

@@ -200,9 +200,8 @@ impl KvPool {
         let excess = state.warm.len() - reserve;
         let mut slots: Vec<usize> = state.warm.drain(..excess).collect();
         slots.sort_unstable();
-        let same_run = |&left: &usize, &right: &usize| {
-            left + 1 == right && !right.is_multiple_of(self.inner.slots_per_slab)
-        };
+        let same_run =
+            |&left: &usize, &right: &usize| left + 1 == right && !right.is_multiple_of(self.inner.slots_per_slab);
         for run in slots.chunk_by(same_run) {
             let slab = &state.slabs[run[0] / self.inner.slots_per_slab];
             let first = run[0] % self.inner.slots_per_slab;

@@ -7,6 +7,9 @@ use crate::threads::{SharedMut, ThreadPool};
 /// Rows of a tile when there are several.
 pub(super) const TILE: usize = 4;
 
+/// 1.5 * 2^23: adding it rounds to the nearest integer, ties to even, and leaves that integer in the low bits.
+const ROUND: f32 = 12_582_912.0;
+
 /// Tiles quantised as one item of a job.
 const TILES_PER_ITEM: usize = 4;
 
@@ -170,7 +173,9 @@ fn quantise_tile_plain<const R: usize>(x: &[f32], columns: usize, blocks: &mut [
 #[expect(clippy::inline_always, reason = "it must take on the instruction set of its caller")]
 fn quantise_block<const R: usize>(values: &[f32; BLOCK], block: &mut TileBlock<R>, row: usize) {
     // Magnitudes compare like integers, and infinities and NaN are above all numbers.
-    let largest = values.iter().fold(0, |top, value| top.max((value.to_bits() & 0x7FFF_FFFF) as i32));
+    let largest = values
+        .iter()
+        .fold(0, |top, value| top.max((value.to_bits() & 0x7FFF_FFFF) as i32));
     let largest = f32::from_bits(largest as u32);
     let (scale, inverse) = if !largest.is_finite() {
         (f32::NAN, 0.0)
@@ -179,11 +184,9 @@ fn quantise_block<const R: usize>(values: &[f32; BLOCK], block: &mut TileBlock<R
     } else {
         (largest / 127.0, 127.0 / largest)
     };
-    // Adding 1.5 * 2^23 rounds to nearest, ties to even, and leaves the integer in the low bits.
-    const MAGIC: f32 = 12_582_912.0;
     let mut quants = [0_i8; BLOCK];
     for (quant, value) in quants.iter_mut().zip(values) {
-        *quant = (value * inverse + MAGIC).to_bits() as i8;
+        *quant = (value * inverse + ROUND).to_bits() as i8;
     }
     let sum = |quants: &[i8]| quants.iter().map(|&quant| i32::from(quant)).sum::<i32>();
     let sums = [sum(&quants[..BLOCK / 2]), sum(&quants[BLOCK / 2..])];
@@ -205,7 +208,9 @@ mod tests {
     fn values_come_back_within_half_a_step_in_any_batch() {
         let pool = ThreadPool::new(2);
         let columns = 70;
-        let x: Vec<f32> = (0..7 * columns).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.013).collect();
+        let x: Vec<f32> = (0..7 * columns)
+            .map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.013)
+            .collect();
         let mut all = Activations::new();
         all.set(&pool, &x, 7, columns);
         let mut one = Activations::new();
@@ -232,7 +237,14 @@ mod tests {
     fn odd_values_do_no_harm() {
         let pool = ThreadPool::new(1);
         let mut x = Activations::new();
-        for (value, scale_is_number) in [(0.0, true), (1e-39, true), (-0.0, true), (3e38, true), (f32::NAN, false), (f32::INFINITY, false)] {
+        for (value, scale_is_number) in [
+            (0.0, true),
+            (1e-39, true),
+            (-0.0, true),
+            (3e38, true),
+            (f32::NAN, false),
+            (f32::INFINITY, false),
+        ] {
             x.set(&pool, &[value; 32], 1, 32);
             assert_eq!(!x.single()[0].scale[0].is_nan(), scale_is_number, "{value}");
         }

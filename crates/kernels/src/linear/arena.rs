@@ -65,10 +65,7 @@ impl Region {
             });
         }
         let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = current
-            .0
-            .upgrade()
-            .filter(|_| CHUNK - current.1 >= length);
+        let room = current.0.upgrade().filter(|_| CHUNK - current.1 >= length);
         let chunk = if let Some(chunk) = room {
             chunk
         } else {
@@ -78,11 +75,7 @@ impl Region {
         };
         let offset = current.1;
         current.1 = (offset + length).next_multiple_of(LINE).min(CHUNK);
-        Ok(Self {
-            chunk,
-            offset,
-            length,
-        })
+        Ok(Self { chunk, offset, length })
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -93,9 +86,7 @@ impl Region {
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above; no other region overlaps, since each takes its bytes from `CURRENT` once and never returns
         // them to it.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.chunk.start.as_ptr().add(self.offset), self.length)
-        }
+        unsafe { std::slice::from_raw_parts_mut(self.chunk.start.as_ptr().add(self.offset), self.length) }
     }
 }
 

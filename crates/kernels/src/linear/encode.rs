@@ -24,7 +24,7 @@ pub fn encode(ty: WeightType, values: &[f32]) -> Vec<u8> {
     for block in values.chunks_exact(ty.block_size()) {
         match ty {
             WeightType::F32 => out.extend(block[0].to_le_bytes()),
-            WeightType::F16 => push_f16(&mut out, block[0]),
+            WeightType::F16 => out.extend(f16::from_f32(block[0]).to_le_bytes()),
             WeightType::Q4_0 => encode_symmetric(block, 4, &mut out),
             WeightType::Q5_0 => encode_symmetric(block, 5, &mut out),
             WeightType::Q4_1 => encode_with_minimum(block, 4, &mut out),
@@ -38,6 +38,7 @@ pub fn encode(ty: WeightType, values: &[f32]) -> Vec<u8> {
     out
 }
 
+/// Appends a number rounded to f16 and returns what it became.
 fn push_f16(out: &mut Vec<u8>, value: f32) -> f32 {
     let rounded = f16::from_f32(value);
     out.extend(rounded.to_le_bytes());
@@ -280,6 +281,9 @@ mod tests {
         q4_k.extend(scales);
         q4_k.extend([0x41; 128]);
         let values = decode(WeightType::Q4K, &q4_k);
-        assert_eq!((values[0], values[32], values[255]), (0.5, 0.0, 42.0 * 4.0 - 0.5 * 21.0));
+        assert_eq!(
+            (values[0], values[32], values[255]),
+            (0.5, 0.0, 42.0 * 4.0 - 0.5 * 21.0)
+        );
     }
 }

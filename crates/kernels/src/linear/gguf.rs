@@ -54,9 +54,10 @@ impl Parts {
             self.quants[i + 16] = byte >> 4;
         }
         if low > high {
-            let bits = u32::from_le_bytes([block[high], block[high + 1], block[high + 2], block[high + 3]]);
-            for (i, quant) in self.quants[..32].iter_mut().enumerate() {
-                *quant |= (bits >> i & 1) as u8 * 16;
+            for (eight, &bits) in self.quants[..32].chunks_exact_mut(8).zip(&block[high..]) {
+                for (i, quant) in eight.iter_mut().enumerate() {
+                    *quant |= (bits >> i & 1) << 4;
+                }
             }
         }
     }
@@ -81,8 +82,8 @@ impl Parts {
             }
             if let Some(high) = high {
                 for (i, &byte) in high.iter().enumerate() {
-                    quants[i] |= (byte >> (2 * pair) & 1) * 16;
-                    quants[i + 32] |= (byte >> (2 * pair + 1) & 1) * 16;
+                    quants[i] |= (byte >> (2 * pair) & 1) << 4;
+                    quants[i + 32] |= (byte >> (2 * pair + 1) & 1) << 4;
                 }
             }
         }

@@ -4,8 +4,8 @@
 //! neighbouring inputs; a block has eight. One group is contiguous:
 //!
 //! ```text
-//! quants   for each block:  low   [pair of quads 4][feature 16][input of the quad 4]   256 bytes, 4-bit to 6-bit types:
-//!                                 quad 2p in the low nibbles, quad 2p + 1 in the high ones
+//! quants   for each block:  low   [quad 4][feature 16][input of the quad 4]           256 bytes, 4-bit to 6-bit types:
+//!                                 quads 0..4 in the low nibbles, quads 4..8 in the high ones
 //!                           high  5-bit types: [feature 16][input 4]                    64 bytes, bit q is quad q's
 //!                                 6-bit type:  [half 2][feature 16][input 4]           128 bytes, bits 2q.. are quad q's
 //!                                 of the four in a half
@@ -15,7 +15,7 @@
 //! supers   for each 256 inputs of K types:     f16 d[16], f16 m[16] (Q6_K: d only)      64 or 32 bytes
 //! ```
 //!
-//! That is exactly the size of the file's blocks but for the K types, whose six-bit numbers become bytes (Q4_K 4.625
+//! That is exactly the size of the file's blocks but for `Q4_K` and `Q5_K`, whose six-bit numbers become bytes (4.625
 //! instead of 4.5 bits per weight). Float weights are `[input][feature 16]`.
 
 use half::f16;
@@ -95,7 +95,11 @@ pub(super) mod format {
 
     /// Bytes of the scales of one block of one group.
     pub(in crate::linear) const fn scale_bytes(format: u8) -> usize {
-        if is_super(format) || !has_minimum(format) { 32 } else { 64 }
+        if is_super(format) || !has_minimum(format) {
+            32
+        } else {
+            64
+        }
     }
 
     /// Bytes of the scales of one super-block of one group.
@@ -186,21 +190,24 @@ impl Layout {
 
     /// Fills `to`, zeroed and of [`bytes`](Self::bytes) bytes, from the rows of a GGUF tensor.
     pub(super) fn repack(&self, from: &[u8], to: &mut [u8]) {
-        let row_bytes = self.in_features / self.ty.block_size() * self.ty.block_bytes();
+        let size = self.ty.block_bytes();
+        let row_bytes = self.in_features / self.ty.block_size() * size;
         let mut parts = Parts::new();
-        for (index, row) in from.chunks_exact(row_bytes).enumerate() {
-            let group = &mut to[index / GROUP * self.group_bytes..][..self.group_bytes];
-            let column = index % GROUP;
-            let size = self.ty.block_bytes();
+        let groups = to.chunks_exact_mut(self.group_bytes);
+        for (group, rows) in groups.zip(from.chunks(row_bytes * GROUP)) {
             if matches!(self.ty, WeightType::F32 | WeightType::F16) {
-                for (value, place) in row.chunks_exact(size).zip(group.chunks_exact_mut(GROUP * size)) {
-                    place[column * size..][..size].copy_from_slice(value);
+                for (input, place) in group.chunks_exact_mut(GROUP * size).take(self.blocks).enumerate() {
+                    for (value, row) in place.chunks_exact_mut(size).zip(rows.chunks_exact(row_bytes)) {
+                        value.copy_from_slice(&row[input * size..][..size]);
+                    }
                 }
                 continue;
             }
-            for (index, block) in row.chunks_exact(size).enumerate() {
-                parts.read(self.ty, block);
-                self.store(&parts, group, column, index);
+            for (column, row) in rows.chunks_exact(row_bytes).enumerate() {
+                for (index, block) in row.chunks_exact(size).enumerate() {
+                    parts.read(self.ty, block);
+                    self.store(&parts, group, column, index);
+                }
             }
         }
     }
@@ -209,7 +216,7 @@ impl Layout {
     fn store(&self, parts: &Parts, group: &mut [u8], column: usize, index: usize) {
         let format = format::of(self.ty);
         let per_block = self.ty.block_size() / BLOCK;
-        for (part, quants) in parts.quants.chunks_exact(BLOCK).take(per_block).enumerate() {
+        for (part, quants) in parts.quants.as_chunks().0.iter().take(per_block).enumerate() {
             let block = index * per_block + part;
             let size = format::quant_bytes(format);
             store_quants(format::bits(format), quants, &mut group[block * size..][..size], column);
@@ -274,8 +281,8 @@ impl Layout {
         } else {
             let offset = format::offset_shift(format).map_or(0, |shift| 1 << shift);
             for (quad, quants) in to.quants.iter_mut().enumerate() {
-                let low = &stored[quad / 2 * 64..][..64];
-                let shift = quad % 2 * 4;
+                let low = &stored[quad % 4 * 64..][..64];
+                let shift = quad / 4 * 4;
                 match bits {
                     4 => {
                         for (quant, &low) in quants.iter_mut().zip(low) {
@@ -367,31 +374,20 @@ fn store_halves(parts: &Parts, to: &mut [u8], column: usize) {
     }
 }
 
-fn store_quants(bits: u32, quants: &[u8], to: &mut [u8], column: usize) {
-    let mut quads = [0_u32; 8];
-    for (word, quad) in quads.iter_mut().zip(quants.chunks_exact(4)) {
-        *word = u32::from_le_bytes([quad[0], quad[1], quad[2], quad[3]]);
-    }
-    let mut put = |line: usize, word: u32| {
-        to[line * 64 + column * 4..][..4].copy_from_slice(&word.to_le_bytes());
-    };
-    if bits == 8 {
-        for (quad, &word) in quads.iter().enumerate() {
-            put(quad, word);
-        }
-        return;
-    }
-    let low = quads.map(|word| word & 0x0F0F_0F0F);
-    let high = quads.map(|word| word >> 4 & 0x0303_0303);
-    for pair in 0..4 {
-        put(pair, low[2 * pair] | low[2 * pair + 1] << 4);
-    }
-    if bits == 5 {
-        put(4, (0..8).fold(0, |word, quad| word | high[quad] << quad));
-    } else if bits == 6 {
-        for half in 0..2 {
-            put(4 + half, (0..4).fold(0, |word, quad| word | high[half * 4 + quad] << (2 * quad)));
-        }
+fn store_quants(bits: u32, quants: &[u8; BLOCK], to: &mut [u8], column: usize) {
+    let (quads, _) = quants.as_chunks::<4>();
+    let quad = |index: usize| u32::from_le_bytes(quads[index]);
+    for (index, line) in to.chunks_exact_mut(64).enumerate() {
+        let word = match index {
+            _ if bits == 8 => quad(index),
+            0..4 => quad(index) & 0x0F0F_0F0F | (quad(index + 4) & 0x0F0F_0F0F) << 4,
+            _ if bits == 5 => (0..8).fold(0, |word, i| word | (quad(i) >> 4 & 0x0101_0101) << i),
+            _ => {
+                let first = (index - 4) * 4;
+                (0..4).fold(0, |word, i| word | (quad(first + i) >> 4 & 0x0303_0303) << (2 * i))
+            }
+        };
+        line[column * 4..][..4].copy_from_slice(&word.to_le_bytes());
     }
 }
 

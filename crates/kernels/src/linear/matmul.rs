@@ -35,7 +35,10 @@ pub fn matmul(pool: &ThreadPool, x: &Activations, jobs: &mut [(&Linear, &mut [f3
 /// As [`matmul`], and if this machine lacks the set.
 #[doc(hidden)]
 pub fn matmul_with(isa: Isa, pool: &ThreadPool, x: &Activations, jobs: &mut [(&Linear, &mut [f32])]) {
-    assert!(isa <= Isa::detect() || Isa::available().contains(&isa), "this machine has no {isa}");
+    assert!(
+        isa <= Isa::detect() || Isa::available().contains(&isa),
+        "this machine has no {isa}"
+    );
     if x.rows() == 0 {
         return;
     }
@@ -88,6 +91,15 @@ impl Unit<'_> {
         &self.weights[group * self.layout.group_bytes()..][..self.layout.group_bytes()]
     }
 
+    /// The part of the unit for one of its groups.
+    pub(super) fn only(&self, group: usize) -> Self {
+        Self {
+            groups: group..group + 1,
+            rows: self.rows.clone(),
+            ..*self
+        }
+    }
+
     /// Features of a group that exist: 16 but for the last group.
     pub(super) fn columns(&self, group: usize) -> usize {
         GROUP.min(self.out_features - group * GROUP)
@@ -114,7 +126,11 @@ impl Unit<'_> {
 
 impl<'a> Task<'a> {
     fn new(x: &Activations, linear: &'a Linear, out: &mut [f32]) -> Self {
-        assert_eq!(x.columns(), linear.in_features, "input columns and input features of {linear:?}");
+        assert_eq!(
+            x.columns(),
+            linear.in_features,
+            "input columns and input features of {linear:?}"
+        );
         assert_eq!(
             Some(out.len()),
             x.rows().checked_mul(linear.out_features),

@@ -38,7 +38,10 @@ fn quantised(unit: &Unit) {
                 add_block(unit, &unpacked, &unit.x.single()[block], &mut sums);
             } else {
                 for (number, (tile, _)) in unit.tiles().enumerate() {
-                    let rows = sums.chunks_mut(super::activations::TILE).nth(number).unwrap_or_default();
+                    let rows = sums
+                        .chunks_mut(super::activations::TILE)
+                        .nth(number)
+                        .unwrap_or_default();
                     add_block(unit, &unpacked, &unit.x.tile(tile)[block], rows);
                 }
             }
@@ -55,7 +58,8 @@ fn add_block<const R: usize>(unit: &Unit, weight: &Unpacked, x: &TileBlock<R>, s
         for (quad, quants) in weight.quants.iter().enumerate() {
             let x = x.quads[quad][row].map(i32::from);
             for (dot, w) in dots[quad / 4].iter_mut().zip(quants.chunks_exact(4)) {
-                *dot += i32::from(w[0]) * x[0] + i32::from(w[1]) * x[1] + i32::from(w[2]) * x[2] + i32::from(w[3]) * x[3];
+                *dot +=
+                    i32::from(w[0]) * x[0] + i32::from(w[1]) * x[1] + i32::from(w[2]) * x[2] + i32::from(w[3]) * x[3];
             }
         }
         for (column, sum) in sums.iter_mut().enumerate() {
@@ -76,7 +80,12 @@ fn add_block<const R: usize>(unit: &Unit, weight: &Unpacked, x: &TileBlock<R>, s
 fn floats(unit: &Unit, size: usize, read: fn(&[u8], usize) -> f32) {
     for group in unit.groups.clone() {
         let mut sums = vec![[0.0_f32; GROUP]; unit.rows.len()];
-        for (k, stored) in unit.group(group).chunks_exact(GROUP * size).take(unit.layout.blocks()).enumerate() {
+        for (k, stored) in unit
+            .group(group)
+            .chunks_exact(GROUP * size)
+            .take(unit.layout.blocks())
+            .enumerate()
+        {
             let weights: [f32; GROUP] = std::array::from_fn(|column| read(stored, column));
             for (row, sums) in unit.rows.clone().zip(&mut sums) {
                 let x = unit.x.floats()[row * unit.x.columns() + k];

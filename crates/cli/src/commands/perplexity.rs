@@ -1,0 +1,70 @@
+//! `inertiakv perplexity`: how well does a model predict a text?
+
+use std::ops::ControlFlow;
+
+use inertiakv::{Perplexity, PerplexityOptions};
+use serde::Serialize;
+
+use crate::args::PerplexityArguments;
+use crate::failure::usage;
+use crate::format::count;
+use crate::printer::Printer;
+use crate::{input, model, settings};
+
+/// The result with what it was measured on.
+#[derive(Debug, Serialize)]
+struct Record {
+    #[serde(flatten)]
+    result: Perplexity,
+    model: String,
+    method: String,
+    context: usize,
+}
+
+pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow::Result<()> {
+    let method = match &arguments.method {
+        Some(method) => Some(settings::method(method, &arguments.budget)?),
+        None if arguments.budget.budget.is_some() => {
+            return Err(usage("--budget needs a method to apply to; add for example --method inertia"));
+        }
+        None => None,
+    };
+    let text = input::read_file(&arguments.file)?;
+    let engine_options = settings::engine_options(&arguments.model, None);
+    let engine = model::open(&arguments.model.model, &engine_options, printer)?;
+    let tokenizer = engine.tokenizer();
+    let tokens = tokenizer.with_bos(tokenizer.encode(&text, false));
+    if let Some(method) = &method {
+        model::warn_of_small_budget(method, arguments.context / 2, printer);
+    }
+    let options = PerplexityOptions {
+        context: arguments.context,
+        chunks: arguments.chunks,
+        method: method.clone(),
+    };
+    let progress = printer.bar(0, "perplexity");
+    let result = engine.perplexity(&tokens, &options, &mut |now| {
+        progress.restart(&format!("perplexity {:.4}", now.perplexity), now.chunks as u64);
+        progress.set(now.chunk as u64);
+        ControlFlow::Continue(())
+    })?;
+    drop(progress);
+    let method = method.map_or_else(|| "full".to_owned(), |method| method.to_string());
+    if arguments.output.json {
+        return printer.json(&Record {
+            result,
+            model: engine.info().name,
+            method,
+            context: arguments.context,
+        });
+    }
+    printer.line(&format!("perplexity {:.4}", result.perplexity))?;
+    printer.note(&format!(
+        "{method}: nll {:.4} over {} tokens, {} windows of {}",
+        result.nll,
+        count(result.tokens),
+        result.chunks,
+        count(arguments.context)
+    ));
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! `inertiakv run`: answer a prompt.
+
+use std::ops::ControlFlow;
+
+use inertiakv::FinishReason;
+
+use super::{RunRecord, summary};
+use crate::args::RunArguments;
+use crate::format::count;
+use crate::printer::Printer;
+use crate::prompt::Prompt;
+use crate::{input, model, settings};
+
+pub(crate) fn run(arguments: &RunArguments, printer: &Printer) -> anyhow::Result<()> {
+    let method = settings::method(&arguments.method.method, &arguments.method.budget)?;
+    let options = settings::generation(&arguments.sampling, arguments.ignore_end)?;
+    let text = input::text(&arguments.input)?;
+    let engine_options = settings::engine_options(&arguments.model, Some(&arguments.context));
+    let engine = model::open(&arguments.model.model, &engine_options, printer)?;
+    let prompt = Prompt::new(&engine, &arguments.input, &text)?;
+    prompt.check_length(&engine)?;
+    model::warn_of_small_budget(&method, prompt.prefill.len(), printer);
+
+    let mut session = engine.session(&method)?;
+    let progress = printer.bar(prompt.prefill.len() as u64, "prefill");
+    session.prefill(&prompt.prefill, &mut progress.watch())?;
+    drop(progress);
+    if let Some(question) = &prompt.question {
+        session.step(question)?;
+    }
+
+    let json = arguments.output.json;
+    let mut write_error = None;
+    let generation = session.generate(&options, &mut |piece| {
+        if json {
+            return ControlFlow::Continue(());
+        }
+        match printer.piece(piece) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                write_error = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    })?;
+    if let Some(error) = write_error {
+        return Err(error.into());
+    }
+    let report = session.report();
+    model::warn_of_no_eviction(&method, &report, printer);
+    if generation.finish_reason == FinishReason::Context {
+        printer.warn(&format!(
+            "the answer ended because the context of {} tokens is full",
+            count(engine.context())
+        ));
+    }
+    if json {
+        return printer.json(&RunRecord::new(report, generation));
+    }
+    printer.line("")?;
+    printer.note(&summary(&report, session.position()));
+    Ok(())
+}

@@ -1,0 +1,46 @@
+//! How does a command get its engine, and what does it warn about before it runs?
+
+use anyhow::Context;
+use inertiakv::catalog::Store;
+use inertiakv::policy::Method;
+use inertiakv::{Engine, EngineOptions, RunReport};
+
+use crate::format::count;
+use crate::printer::Printer;
+use crate::settings::SMALL_BUDGET;
+
+/// Loads the model that `-m` names. Nothing is fetched: a name that is not downloaded is an error that says how.
+pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> anyhow::Result<Engine> {
+    let path = Store::open()?.resolve(model)?;
+    let progress = printer.spinner(&format!("loading {model}"));
+    let engine = Engine::open(&path, options).with_context(|| format!("cannot load `{}`", path.display()))?;
+    drop(progress);
+    tracing::info!(path = %path.display(), threads = engine.threads(), context = engine.context(), "model loaded");
+    Ok(engine)
+}
+
+/// Warns of a budget that ruins answers, before time is spent on it.
+pub(crate) fn warn_of_small_budget(method: &Method, prompt_tokens: usize, printer: &Printer) {
+    if let Some(budget) = method.policy.budget.entries(prompt_tokens, prompt_tokens)
+        && budget < SMALL_BUDGET
+    {
+        printer.warn(&format!(
+            "the budget of `{method}` is {budget} of {} entries; below {SMALL_BUDGET} answers suffer badly. Keep more, for example --budget 128",
+            count(prompt_tokens)
+        ));
+    }
+}
+
+/// Warns where a method that should evict never had to.
+pub(crate) fn warn_of_no_eviction(method: &Method, report: &RunReport, printer: &Printer) {
+    if let Some(budget) = report.budget
+        && method.evicts()
+        && report.evictions == 0
+    {
+        printer.warn(&format!(
+            "`{method}` evicted nothing: the {} entries never exceeded the budget of {}",
+            count(report.peak_entries),
+            count(budget)
+        ));
+    }
+}

@@ -1,0 +1,159 @@
+//! Which tokens are prefilled, and which are a decode step?
+
+use anyhow::{anyhow, bail};
+use inertiakv::Engine;
+use inertiakv::chat_template::{ChatTemplate, Message, TemplateError};
+use inertiakv::tokenizer::Segment;
+
+use crate::args::InputArguments;
+use crate::format::count;
+
+/// The tokens of one prompt.
+pub(crate) struct Prompt {
+    /// What is prefilled.
+    pub(crate) prefill: Vec<u32>,
+    /// The first decode step, if there is a question.
+    pub(crate) question: Option<Vec<u32>>,
+}
+
+impl Prompt {
+    /// Applies the chat template, or with `--raw` none.
+    pub(crate) fn new(engine: &Engine, arguments: &InputArguments, text: &str) -> anyhow::Result<Self> {
+        let tokenizer = engine.tokenizer();
+        if arguments.raw {
+            return Ok(Self {
+                prefill: tokenizer.with_bos(tokenizer.encode(text, true)),
+                question: arguments.question.as_ref().map(|question| tokenizer.encode(question, true)),
+            });
+        }
+        let system = arguments.system.as_deref();
+        if let Some(question) = &arguments.question {
+            let context = QuestionPrompt::new(engine, system, text)?;
+            return Ok(Self {
+                question: Some(context.question(engine, question)),
+                prefill: context.prefill,
+            });
+        }
+        let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user(text)]).collect();
+        Ok(Self {
+            prefill: template(engine)?.encode(tokenizer, &messages, true)?,
+            question: None,
+        })
+    }
+
+    /// Refuses a prompt that leaves no room in the context for an answer.
+    pub(crate) fn check_length(&self, engine: &Engine) -> anyhow::Result<()> {
+        let needed = self.prefill.len() + self.question.as_ref().map_or(0, Vec::len);
+        let context = engine.context();
+        if needed < context {
+            return Ok(());
+        }
+        let limit = engine.config().context_length;
+        let advice = if context < limit {
+            format!("raise --context (this model allows {}) or shorten the prompt", count(limit))
+        } else {
+            "shorten the prompt or use a model with a longer context".to_owned()
+        };
+        bail!(
+            "the prompt has {} tokens, which leaves no room for an answer in the context of {}; {advice}",
+            count(needed),
+            count(context)
+        );
+    }
+}
+
+/// A context about which questions will be asked, as one user message whose end is still open.
+pub(crate) struct QuestionPrompt {
+    /// The template up to where the question begins.
+    pub(crate) prefill: Vec<u32>,
+    /// The template after the question.
+    end: String,
+}
+
+impl QuestionPrompt {
+    /// The context as the beginning of a user message, an empty line after it.
+    pub(crate) fn new(engine: &Engine, system: Option<&str>, context: &str) -> anyhow::Result<Self> {
+        // The template is rendered with marks instead of texts, and then read as segments: control tokens come from the
+        // template alone, and it is known where the question begins. Marks have no spaces, as templates may trim.
+        let texts: Vec<&str> = system.into_iter().chain([context.trim_end()]).collect();
+        let marks: Vec<String> = (0..=texts.len()).map(|index| format!("\u{f8ff}{index}\u{f8ff}")).collect();
+        let system = system.map(|_| Message::system(&marks[0]));
+        let user = Message::user(format!("{}\n\n{}", marks[texts.len() - 1], marks[texts.len()]));
+        let messages: Vec<Message> = system.into_iter().chain([user]).collect();
+        let rendered = template(engine)?.render(&messages, true)?;
+
+        let unusable = || anyhow!("the chat template of this model rearranges messages, so --question needs --raw");
+        let mut rest = rendered.as_str();
+        let mut segments = Vec::new();
+        for (mark, text) in marks.iter().zip(texts) {
+            let (before, after) = rest.split_once(mark).ok_or_else(unusable)?;
+            segments.push(Segment { text: before, parse_special: true });
+            segments.push(Segment { text, parse_special: false });
+            rest = after;
+        }
+        let (before, end) = rest.split_once(&marks[marks.len() - 1]).ok_or_else(unusable)?;
+        segments.push(Segment { text: before, parse_special: true });
+        let tokenizer = engine.tokenizer();
+        Ok(Self {
+            prefill: tokenizer.with_bos(tokenizer.encode_segments(&segments)),
+            end: end.to_owned(),
+        })
+    }
+
+    /// The same for a model without a chat template.
+    pub(crate) fn plain(engine: &Engine, context: &str) -> Self {
+        let tokenizer = engine.tokenizer();
+        let text = format!("{}\n\nQuestion: ", context.trim_end());
+        Self {
+            prefill: tokenizer.with_bos(tokenizer.encode(&text, false)),
+            end: "\nAnswer:".to_owned(),
+        }
+    }
+
+    /// The tokens that ask `question` and open the answer.
+    pub(crate) fn question(&self, engine: &Engine, question: &str) -> Vec<u32> {
+        engine.tokenizer().encode_segments(&[
+            Segment { text: question.trim(), parse_special: false },
+            Segment { text: &self.end, parse_special: true },
+        ])
+    }
+}
+
+/// The messages of a chat so far.
+pub(crate) struct Conversation {
+    messages: Vec<Message>,
+}
+
+impl Conversation {
+    pub(crate) fn new(system: Option<&str>) -> Self {
+        Self {
+            messages: system.map(Message::system).into_iter().collect(),
+        }
+    }
+
+    /// The tokens that the session has not seen when the user says `text`: everything for the first turn, later from
+    /// the end of the last answer on.
+    pub(crate) fn next_turn(&self, engine: &Engine, text: &str) -> anyhow::Result<Vec<u32>> {
+        let template = template(engine)?;
+        let next = [Message::user(text)];
+        if self.turns() == 0 {
+            let messages = [self.messages.as_slice(), &next].concat();
+            return Ok(template.encode(engine.tokenizer(), &messages, true)?);
+        }
+        Ok(template.encode_follow_up(engine.tokenizer(), &self.messages, &next)?)
+    }
+
+    /// Notes a finished turn.
+    pub(crate) fn push(&mut self, text: &str, answer: &str) {
+        self.messages.extend([Message::user(text), Message::assistant(answer)]);
+    }
+
+    /// Turns so far.
+    pub(crate) fn turns(&self) -> usize {
+        self.messages.iter().filter(|message| message.role == "user").count()
+    }
+}
+
+fn template(engine: &Engine) -> Result<&ChatTemplate, TemplateError> {
+    engine.chat_template().ok_or(TemplateError::Missing)
+}

@@ -1,0 +1,158 @@
+//! What does that mean? Values of arguments, and arguments together, as plain settings.
+
+use inertiakv::policy::{Budget, Method, Ratio};
+use inertiakv::{EngineOptions, GenerateOptions, Sampling};
+
+use crate::args::{BudgetArguments, ContextArguments, ModelArguments, SamplingArguments};
+use crate::failure::usage;
+
+/// Below this many entries even a good ranking loses the thread.
+pub(crate) const SMALL_BUDGET: usize = 32;
+
+/// A whole number that is not zero.
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(0) | Err(_) => Err("it must be a whole number of at least 1".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// `10%` keeps a tenth of the prompt's entries, `512` keeps 512 entries.
+pub(crate) fn budget(text: &str) -> Result<Budget, String> {
+    let explain = || "write `10%` to keep a tenth of the prompt's entries, or `512` to keep 512 entries".to_owned();
+    let Some(percentage) = text.strip_suffix('%') else {
+        return match text.parse::<usize>() {
+            Ok(entries) if entries > 0 => Ok(Budget::Tokens(entries)),
+            _ => Err(explain()),
+        };
+    };
+    let kept = percentage_to_ratio(percentage.trim()).ok_or_else(explain)?;
+    let left = complement(kept).ok_or_else(explain)?;
+    if left.is_one() {
+        return Err("0% would keep nothing; keep more".to_owned());
+    }
+    Ok(Budget::Ratio(left))
+}
+
+/// `12.5` as the fraction 0.125, exactly.
+fn percentage_to_ratio(text: &str) -> Option<Ratio> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = format!("{whole}{fraction}");
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Ratio::new(digits.parse().ok()?, u32::try_from(fraction.len()).ok()? + 2).ok()
+}
+
+/// One minus the ratio, exactly: through its decimal digits.
+fn complement(ratio: Ratio) -> Option<Ratio> {
+    const PLACES: u32 = 12;
+    let unit = 10_usize.pow(PLACES);
+    Ratio::new(ratio.rest_of(unit) as u64, PLACES).ok()
+}
+
+/// How to open the engine.
+pub(crate) fn engine_options(model: &ModelArguments, context: Option<&ContextArguments>) -> EngineOptions {
+    EngineOptions {
+        threads: model.threads,
+        kv_type: model.kv_type,
+        kv_memory: None,
+        context: context.and_then(|arguments| arguments.context),
+    }
+}
+
+/// The method with the budget of `--budget`, if one was given.
+pub(crate) fn method(method: &Method, budget: &BudgetArguments) -> anyhow::Result<Method> {
+    let Some(budget) = budget.budget else {
+        return Ok(method.clone());
+    };
+    if !method.evicts() {
+        return Err(usage(format!(
+            "--budget has no effect on the method `{method}`, which keeps everything; choose another with --method, for example `inertia`"
+        )));
+    }
+    Ok(method.clone().with_budget(budget))
+}
+
+/// The methods to compare, `full` first and once; `--budget` applies to those that evict.
+pub(crate) fn methods(given: &[Method], budget: &BudgetArguments) -> Vec<Method> {
+    let mut methods = vec![Method::full()];
+    for method in given {
+        let method = match budget.budget {
+            Some(budget) => method.clone().with_budget(budget),
+            None => method.clone(),
+        };
+        if !methods.contains(&method) {
+            methods.push(method);
+        }
+    }
+    methods
+}
+
+/// How to generate.
+pub(crate) fn generation(arguments: &SamplingArguments, ignore_end: bool) -> anyhow::Result<GenerateOptions> {
+    let sampling = Sampling {
+        temperature: arguments.temperature,
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        min_p: arguments.min_p,
+        repetition_penalty: arguments.repetition_penalty,
+        seed: arguments.seed,
+    };
+    sampling.validate().map_err(|error| usage(error.to_string()))?;
+    Ok(GenerateOptions {
+        max_tokens: arguments.max_tokens,
+        sampling,
+        stop: arguments.stop.clone(),
+        ignore_end,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{at_least_one, budget, method, methods};
+    use crate::args::BudgetArguments;
+    use inertiakv::policy::{Budget, Method};
+
+    fn ratio(text: &str) -> Budget {
+        Budget::Ratio(text.parse().unwrap())
+    }
+
+    #[test]
+    fn budgets_say_what_stays() {
+        assert_eq!(budget("10%"), Ok(ratio("0.9")));
+        assert_eq!(budget("12.5%"), Ok(ratio("0.875")));
+        assert_eq!(budget("0.1 %"), Ok(ratio("0.999")));
+        assert_eq!(budget("100%"), Ok(ratio("0")));
+        assert_eq!(budget("512"), Ok(Budget::Tokens(512)));
+        for wrong in ["", "0", "0%", "0.1", "101%", "-5", "%", "ten", "1e3", "5.%%"] {
+            assert!(budget(wrong).is_err(), "{wrong} was accepted");
+        }
+        assert!(budget("0.1").unwrap_err().contains("10%"));
+    }
+
+    #[test]
+    fn counts_are_positive() {
+        assert_eq!(at_least_one("3"), Ok(3));
+        assert!(at_least_one("0").is_err());
+        assert!(at_least_one("many").is_err());
+    }
+
+    #[test]
+    fn full_is_compared_first_and_once() {
+        let list: Vec<Method> = ["random", "full", "random"].iter().map(|m| m.parse().unwrap()).collect();
+        let none = BudgetArguments { budget: None };
+        let names = |methods: &[Method]| methods.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(&methods(&list, &none)), ["full", "random"]);
+        let some = BudgetArguments { budget: Some(Budget::Tokens(64)) };
+        assert_eq!(names(&methods(&list, &some)), ["full", "random:tokens=64"]);
+    }
+
+    #[test]
+    fn a_budget_for_full_is_refused() {
+        let budget = BudgetArguments { budget: Some(Budget::Tokens(64)) };
+        assert!(method(&Method::full(), &budget).is_err());
+        let inertia = "inertia:alpha=0.5".parse().unwrap();
+        assert_eq!(method(&inertia, &budget).unwrap().to_string(), "inertia:tokens=64,alpha=0.5");
+    }
+}

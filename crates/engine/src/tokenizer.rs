@@ -1,0 +1,553 @@
+//! Which numbers does the model read for this text? Tokenizers from GGUF metadata.
+//!
+//! Two families: byte-level BPE (`tokenizer.ggml.model` is `gpt2`; merge rules, and a named way of cutting text into
+//! words) and sentencepiece (`llama`; scores, spaces written as U+2581, bytes where there is no token). Special tokens
+//! are recognised only where the caller allows it, so that a user's text cannot end its own turn.
+
+mod merge;
+mod pretokenizer;
+mod special;
+mod stream;
+mod vocabulary;
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::gguf::{Gguf, GgufError};
+
+use merge::{Join, Merger, Piece};
+use pretokenizer::PreTokenizer;
+use special::{Part, SpecialTokens};
+pub use stream::StreamDecoder;
+pub(crate) use vocabulary::ByteAlphabet;
+use vocabulary::{MOST_ENTRIES, RawTokens, SPACE_MARK, TokenBytes, TokenKind, byte_token};
+
+const MODEL: &str = "tokenizer.ggml.model";
+const MERGES: &str = "tokenizer.ggml.merges";
+const SCORES: &str = "tokenizer.ggml.scores";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+
+/// Metadata keys of further tokens that end a turn or a document.
+const END_KEYS: [&str; 6] = [
+    EOS,
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.fim_pad_token_id",
+    "tokenizer.ggml.fim_rep_token_id",
+    "tokenizer.ggml.fim_sep_token_id",
+];
+
+/// Texts of tokens that end a turn or a document whatever the metadata says: files often name only one of several.
+const END_TEXTS: [&str; 14] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<|end|>",
+    "<|end_of_turn|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+    "<｜end▁of▁sentence｜>",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+];
+
+/// Texts that end a turn only when the file marks them as control tokens; as plain text they are ordinary mark-up.
+const END_CONTROL_TEXTS: [&str; 4] = ["</s>", "<eos>", "[EOS]", "<reponame>"];
+
+/// Why a tokenizer could not be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages are the documentation, the fields their blanks")]
+pub enum TokenizerError {
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    #[error("metadata key `{key}` is missing, so the file has no complete tokenizer; convert the model again")]
+    MissingKey { key: String },
+    #[error("the tokenizer's vocabulary is empty; the file is damaged")]
+    Empty,
+    #[error("metadata key `{key}` has {count} entries, more than any model; the file is damaged")]
+    TooMany { key: String, count: usize },
+    #[error("metadata key `{key}` has {found} entries for {expected} tokens; the file is damaged")]
+    Lengths { key: String, found: usize, expected: usize },
+    #[error("metadata key `{key}` names token {id}, but there are only {tokens}; the file is damaged")]
+    OutsideVocabulary { key: String, id: u32, tokens: usize },
+    #[error("tokenizers of type `{name}` are not supported (`gpt2` and `llama` are); choose another model")]
+    UnknownModel { name: String },
+    #[error(
+        "the way this model splits text, `{name}`, is not known: guessing would give it wrong tokens; choose another \
+         model or ask for `{name}` to be added"
+    )]
+    UnknownPreTokenizer { name: String },
+}
+
+impl TokenizerError {
+    fn lengths(key: &str, found: usize, expected: usize) -> Self {
+        Self::Lengths { key: key.to_owned(), found, expected }
+    }
+}
+
+/// A stretch of text to encode and whether special tokens in it are recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'t> {
+    /// The text.
+    pub text: &'t str,
+    /// Whether control tokens spelled out in it become those tokens (templates) or stay text (what users write).
+    pub parse_special: bool,
+}
+
+/// Turns text into tokens and back. Clones share everything.
+#[derive(Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    bytes: TokenBytes,
+    kinds: Vec<TokenKind>,
+    special: SpecialTokens,
+    model: Model,
+    bos: Option<u32>,
+    eos: Option<u32>,
+    ends: BTreeSet<u32>,
+    adds_bos: bool,
+    adds_space_prefix: bool,
+}
+
+enum Model {
+    ByteLevel(ByteLevel),
+    SentencePiece(SentencePiece),
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Tokenizer")
+            .field("vocabulary", &self.vocabulary())
+            .field("bos", &self.inner.bos)
+            .field("eos_tokens", &self.inner.ends)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tokenizer {
+    /// Builds the tokenizer a model file describes.
+    pub fn from_gguf(file: &Gguf) -> Result<Self, TokenizerError> {
+        let name: &str =
+            file.optional(MODEL)?.ok_or_else(|| TokenizerError::MissingKey { key: MODEL.to_owned() })?;
+        let mut raw = RawTokens::read(file)?;
+        mark_ends_as_control(&mut raw);
+        let mut bytes = TokenBytes::default();
+        let (model, adds_bos_by_default, space_prefix_by_default) = match name {
+            "gpt2" => {
+                let model = ByteLevel::read(file, &raw, &mut bytes)?;
+                let adds_bos = model.words.adds_bos;
+                (Model::ByteLevel(model), adds_bos, false)
+            }
+            "llama" => (Model::SentencePiece(SentencePiece::read(file, &raw, &mut bytes)?), true, true),
+            other => return Err(TokenizerError::UnknownModel { name: other.to_owned() }),
+        };
+        let mut special = SpecialTokens::default();
+        for (id, (text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
+            match kind {
+                TokenKind::Control | TokenKind::Unknown => special.insert(text, id as u32, true),
+                TokenKind::UserDefined => special.insert(text, id as u32, false),
+                TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => {}
+            }
+        }
+        let mut ends = BTreeSet::new();
+        for key in END_KEYS {
+            ends.extend(token_key(file, key, raw.texts.len())?);
+        }
+        ends.extend(END_TEXTS.iter().chain(&END_CONTROL_TEXTS).filter_map(|text| special.find(text)));
+        let bos = token_key(file, BOS, raw.texts.len())?;
+        let adds_bos = file.optional("tokenizer.ggml.add_bos_token")?.unwrap_or(adds_bos_by_default);
+        if adds_bos && bos.is_none() {
+            tracing::warn!("the file asks for a BOS token but does not name one ({BOS}): none is added");
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                bytes,
+                kinds: raw.kinds,
+                special,
+                model,
+                bos,
+                eos: token_key(file, EOS, raw.texts.len())?,
+                ends,
+                adds_bos: adds_bos && bos.is_some(),
+                adds_space_prefix: file
+                    .optional("tokenizer.ggml.add_space_prefix")?
+                    .unwrap_or(space_prefix_by_default),
+            }),
+        })
+    }
+
+    /// The tokens of a text, without BOS. Control tokens spelled out in it are recognised if `parse_special` is set,
+    /// and are ordinary text otherwise.
+    #[must_use]
+    pub fn encode(&self, text: &str, parse_special: bool) -> Vec<u32> {
+        self.encode_segments(&[Segment { text, parse_special }])
+    }
+
+    /// The tokens of consecutive segments as one text: text runs on over their borders, but no control token does.
+    #[must_use]
+    pub fn encode_segments(&self, segments: &[Segment<'_>]) -> Vec<u32> {
+        self.encode_parts(segments, |run, text| run.push_str(text))
+    }
+
+    /// Breaks up every control token spelled out in `text`, and every beginning of one at its end, with `mark`, which
+    /// must not occur in it. [`Tokenizer::encode_marked`] is the other half.
+    pub(crate) fn mark_control(&self, text: &str, mark: char) -> String {
+        let mut broken = String::with_capacity(text.len());
+        for (at, character) in text.char_indices() {
+            broken.push(character);
+            if self.inner.special.structure_may_start(&text[at..]) {
+                broken.push(mark);
+            }
+        }
+        broken
+    }
+
+    /// Encodes with control tokens recognised, except those that `mark` breaks up; the marks are left out.
+    pub(crate) fn encode_marked(&self, text: &str, mark: char) -> Vec<u32> {
+        self.encode_parts(&[Segment { text, parse_special: true }], |run, text| run.extend(text.split(mark)))
+    }
+
+    fn encode_parts(&self, segments: &[Segment<'_>], append: impl Fn(&mut String, &str)) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        let mut run = String::new();
+        for segment in segments {
+            self.inner.special.partition(segment.text, segment.parse_special, |part| match part {
+                Part::Text(text) => append(&mut run, text),
+                Part::Token(id) => {
+                    self.encode_run(&run, &mut tokens);
+                    run.clear();
+                    tokens.push(id);
+                }
+            });
+        }
+        self.encode_run(&run, &mut tokens);
+        tokens
+    }
+
+    /// A run always follows a special token or begins the text: both are where a space prefix goes.
+    fn encode_run(&self, run: &str, tokens: &mut Vec<u32>) {
+        if run.is_empty() {
+            return;
+        }
+        match &self.inner.model {
+            Model::ByteLevel(model) => model.encode(run, tokens),
+            Model::SentencePiece(model) => model.encode(run, self.inner.adds_space_prefix, tokens),
+        }
+    }
+
+    /// The text of tokens, without control tokens; broken characters become U+FFFD. Where the vocabulary puts a space
+    /// before every text, that space is taken off, so that a text survives the round trip; a continuation, which has
+    /// no such space, is decoded by [`Tokenizer::stream`].
+    #[must_use]
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let text = self.join(tokens.iter().copied().filter(|&token| self.is_text(token)));
+        match text.strip_prefix(' ') {
+            Some(stripped) if self.inner.adds_space_prefix => stripped.to_owned(),
+            _ => text,
+        }
+    }
+
+    /// The text of tokens with control tokens spelled out, for people who look at prompts.
+    #[must_use]
+    pub fn decode_special(&self, tokens: &[u32]) -> String {
+        self.join(tokens.iter().copied())
+    }
+
+    fn join(&self, tokens: impl Iterator<Item = u32>) -> String {
+        let bytes: Vec<u8> = tokens.flat_map(|token| self.token_bytes(token)).copied().collect();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A decoder for tokens that come one by one.
+    #[must_use]
+    pub fn stream(&self) -> StreamDecoder {
+        StreamDecoder::new(self.clone())
+    }
+
+    /// The bytes a token stands for, not necessarily whole characters; the name of a control token. Empty for a number
+    /// outside the vocabulary (models may have more logits than tokens).
+    #[must_use]
+    pub fn token_bytes(&self, token: u32) -> &[u8] {
+        self.inner.bytes.of(token)
+    }
+
+    /// Whether a token is structure, not text. Numbers outside the vocabulary are not.
+    #[must_use]
+    pub fn is_control(&self, token: u32) -> bool {
+        matches!(self.inner.kinds.get(token as usize), Some(TokenKind::Control | TokenKind::Unknown))
+    }
+
+    /// Whether a token shows up in decoded text.
+    fn is_text(&self, token: u32) -> bool {
+        matches!(
+            self.inner.kinds.get(token as usize),
+            Some(TokenKind::Normal | TokenKind::UserDefined | TokenKind::Byte)
+        )
+    }
+
+    /// The special token spelled like this, if the vocabulary has it.
+    #[must_use]
+    pub fn special_token(&self, text: &str) -> Option<u32> {
+        self.inner.special.find(text)
+    }
+
+    /// The token a text begins with, if the file names one; see [`Tokenizer::with_bos`].
+    #[must_use]
+    pub fn bos(&self) -> Option<u32> {
+        self.inner.bos
+    }
+
+    /// Whether the model expects its input to begin with the BOS token.
+    #[must_use]
+    pub fn adds_bos(&self) -> bool {
+        self.inner.adds_bos
+    }
+
+    /// The end-of-text token the file names. Generation ends at any of [`Tokenizer::eos_tokens`].
+    #[must_use]
+    pub fn eos(&self) -> Option<u32> {
+        self.inner.eos
+    }
+
+    /// Every token that ends a turn or a text.
+    #[must_use]
+    pub fn eos_tokens(&self) -> &BTreeSet<u32> {
+        &self.inner.ends
+    }
+
+    /// Whether a token ends a turn or a text.
+    #[must_use]
+    pub fn is_eos(&self, token: u32) -> bool {
+        self.inner.ends.contains(&token)
+    }
+
+    /// Number of tokens in the vocabulary.
+    #[must_use]
+    pub fn vocabulary(&self) -> usize {
+        self.inner.bytes.len()
+    }
+
+    /// Puts the BOS token in front if the model expects one and it is not there yet (templates often write it). Of
+    /// several at the front one is left.
+    #[must_use]
+    pub fn with_bos(&self, mut tokens: Vec<u32>) -> Vec<u32> {
+        let Some(bos) = self.inner.bos.filter(|_| self.inner.adds_bos) else { return tokens };
+        let present = tokens.iter().take_while(|&&token| token == bos).count();
+        if present == 0 {
+            tokens.insert(0, bos);
+        } else {
+            tokens.drain(..present - 1);
+        }
+        tokens
+    }
+}
+
+/// Byte-level BPE. Tokens are known by their bytes; texts that only occur inside merge rules get numbers above the
+/// vocabulary.
+struct ByteLevel {
+    words: PreTokenizer,
+    /// Tokens by their bytes, for words taken whole.
+    tokens: HashMap<Box<[u8]>, u32>,
+    merges: HashMap<(u32, u32), Join>,
+    byte_tokens: [u32; 256],
+    vocabulary: u32,
+    /// Bytes of the numbers above the vocabulary.
+    intermediate: TokenBytes,
+}
+
+impl ByteLevel {
+    fn read(file: &Gguf, raw: &RawTokens<'_>, bytes: &mut TokenBytes) -> Result<Self, TokenizerError> {
+        let words = PreTokenizer::named(file.optional("tokenizer.ggml.pre")?)?;
+        let rules = file.strings(MERGES)?.ok_or_else(|| TokenizerError::MissingKey { key: MERGES.to_owned() })?;
+        let rule_count = rules.size_hint().1.unwrap_or(0);
+        if rule_count > MOST_ENTRIES {
+            return Err(TokenizerError::TooMany { key: MERGES.to_owned(), count: rule_count });
+        }
+        let alphabet = ByteAlphabet::new();
+        let vocabulary = raw.texts.len() as u32;
+        let mut tokens: HashMap<Box<[u8]>, u32> = HashMap::with_capacity(raw.texts.len());
+        let mut decoded = Vec::new();
+        for (id, (text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
+            if *kind != TokenKind::Normal {
+                bytes.push(text);
+                continue;
+            }
+            decoded.clear();
+            let pure = alphabet.decode(text, &mut decoded);
+            bytes.push(&decoded);
+            // A token with characters outside the alphabet can be produced by the model but not by any text.
+            if pure {
+                tokens.insert(decoded.as_slice().into(), id as u32);
+            }
+        }
+        let mut intermediate = TokenBytes::default();
+        let mut number = |text: &[u8]| -> u32 {
+            if let Some(&known) = tokens.get(text) {
+                return known;
+            }
+            let new = vocabulary + intermediate.len() as u32;
+            intermediate.push(text);
+            tokens.insert(text.into(), new);
+            new
+        };
+        let byte_tokens = std::array::from_fn(|byte| number(&[byte as u8]));
+        let mut merges = HashMap::with_capacity(rule_count);
+        for (rank, rule) in rules.enumerate() {
+            // The space between the two sides; a side is never empty, so it is not the first byte.
+            let Some(space) = rule.iter().skip(1).position(|&byte| byte == b' ') else { continue };
+            let (left, right) = (&rule[..=space], &rule[space + 2..]);
+            decoded.clear();
+            let mut pure = alphabet.decode(left, &mut decoded);
+            let middle = decoded.len();
+            pure &= alphabet.decode(right, &mut decoded);
+            if pure && middle < decoded.len() {
+                let pair = (number(&decoded[..middle]), number(&decoded[middle..]));
+                let join = Join { rank: rank as u32, token: number(&decoded) };
+                merges.entry(pair).or_insert(join);
+            }
+        }
+        Ok(Self { words, tokens, merges, byte_tokens, vocabulary, intermediate })
+    }
+
+    fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        with_merger(|merger| self.words.split(text, |word| self.encode_word(word.as_bytes(), merger, out)));
+    }
+
+    fn encode_word(&self, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
+        if self.words.whole_words
+            && let Some(&token) = self.tokens.get(word)
+            && token < self.vocabulary
+        {
+            out.push(token);
+            return;
+        }
+        let pieces = word.iter().enumerate().map(|(start, &byte)| Piece {
+            start,
+            end: start + 1,
+            token: self.byte_tokens[usize::from(byte)],
+        });
+        let join = |left: Piece, right: Piece| self.merges.get(&(left.token, right.token)).copied();
+        merger.merge(pieces, join, |piece| {
+            if piece.token < self.vocabulary {
+                out.push(piece.token);
+            } else {
+                // Not a token itself: byte by byte, leaving out bytes the vocabulary has no token for.
+                let bytes = self.intermediate.of(piece.token - self.vocabulary);
+                let tokens = bytes.iter().map(|&byte| self.byte_tokens[usize::from(byte)]);
+                out.extend(tokens.filter(|&token| token < self.vocabulary));
+            }
+        });
+    }
+}
+
+/// Sentencepiece BPE: the neighbours whose joint token has the best score are joined.
+struct SentencePiece {
+    tokens: HashMap<Box<[u8]>, u32>,
+    /// Rank of each token: lower for better scores.
+    ranks: Vec<u32>,
+    byte_tokens: [Option<u32>; 256],
+}
+
+impl SentencePiece {
+    fn read(file: &Gguf, raw: &RawTokens<'_>, bytes: &mut TokenBytes) -> Result<Self, TokenizerError> {
+        let scores =
+            file.numbers(SCORES)?.ok_or_else(|| TokenizerError::MissingKey { key: SCORES.to_owned() })?;
+        if scores.len() != raw.texts.len() {
+            return Err(TokenizerError::lengths(SCORES, scores.len(), raw.texts.len()));
+        }
+        let mut tokens = HashMap::with_capacity(raw.texts.len());
+        let mut byte_tokens = [None; 256];
+        for (id, (&text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
+            let byte = byte_token(text);
+            match (kind, byte) {
+                (TokenKind::Byte, Some(byte)) => {
+                    bytes.push(&[byte]);
+                    byte_tokens[usize::from(byte)] = Some(id as u32);
+                }
+                (TokenKind::Normal, _) => {
+                    bytes.push(&unmark_spaces(text));
+                    // Files without token types have byte tokens that look like text.
+                    if let Some(byte) = byte {
+                        byte_tokens[usize::from(byte)].get_or_insert(id as u32);
+                    }
+                    tokens.insert(text.into(), id as u32);
+                }
+                // User-defined tokens are found beforehand, and structure must not come out of merging text.
+                _ => bytes.push(text),
+            }
+        }
+        // Equal scores share a rank, so that the leftmost pair goes first.
+        let mut order: Vec<f32> = scores.iter().map(|&score| score as f32).collect();
+        order.sort_unstable_by(|a, b| b.total_cmp(a));
+        order.dedup_by(|a, b| a.total_cmp(b).is_eq());
+        let rank = |score: f32| order.partition_point(|better| better.total_cmp(&score).is_gt()) as u32;
+        let ranks = scores.iter().map(|&score| rank(score as f32)).collect();
+        Ok(Self { tokens, ranks, byte_tokens })
+    }
+
+    fn encode(&self, text: &str, space_prefix: bool, out: &mut Vec<u32>) {
+        let marked = format!("{}{text}", if space_prefix { " " } else { "" }).replace(' ', SPACE_MARK);
+        let pieces = marked.char_indices().map(|(start, character)| Piece {
+            start,
+            end: start + character.len_utf8(),
+            token: 0,
+        });
+        let join = |left: Piece, right: Piece| {
+            let token = *self.tokens.get(&marked.as_bytes()[left.start..right.end])?;
+            Some(Join { rank: self.ranks[token as usize], token })
+        };
+        let emit = |piece: Piece| {
+            let bytes = &marked.as_bytes()[piece.start..piece.end];
+            match self.tokens.get(bytes) {
+                Some(&token) => out.push(token),
+                None => out.extend(bytes.iter().filter_map(|&byte| self.byte_tokens[usize::from(byte)])),
+            }
+        };
+        with_merger(|merger| merger.merge(pieces, join, emit));
+    }
+}
+
+/// Files sometimes mark a well-known end token as ordinary text; it must not come out of text, nor be shown.
+fn mark_ends_as_control(raw: &mut RawTokens<'_>) {
+    for (text, kind) in raw.texts.iter().zip(&mut raw.kinds) {
+        if *kind != TokenKind::Control && END_TEXTS.iter().any(|end| end.as_bytes() == *text) {
+            *kind = TokenKind::Control;
+        }
+    }
+}
+
+fn token_key(file: &Gguf, key: &str, tokens: usize) -> Result<Option<u32>, TokenizerError> {
+    match file.optional::<u32>(key)? {
+        Some(id) if id as usize >= tokens => {
+            Err(TokenizerError::OutsideVocabulary { key: key.to_owned(), id, tokens })
+        }
+        id => Ok(id),
+    }
+}
+
+fn unmark_spaces(text: &[u8]) -> Vec<u8> {
+    match std::str::from_utf8(text) {
+        Ok(text) => text.replace(SPACE_MARK, " ").into_bytes(),
+        Err(_) => text.to_vec(),
+    }
+}
+
+/// Lends this thread's scratch space.
+fn with_merger(work: impl FnOnce(&mut Merger)) {
+    thread_local! {
+        static MERGER: RefCell<Merger> = RefCell::new(Merger::default());
+    }
+    MERGER.with_borrow_mut(work);
+}

@@ -1,0 +1,10 @@
+//! Integration tests of the engine: one binary, one module per part.
+
+mod catalog;
+mod chat_template;
+mod config;
+mod gguf;
+mod models;
+mod parity;
+mod session;
+mod tokenizer;

@@ -1,0 +1,9 @@
+//! Does the policy do what the paper and the design say?
+
+mod axes;
+mod equations;
+mod faults;
+mod properties;
+mod proposition;
+mod support;
+mod text;
