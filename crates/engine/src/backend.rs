@@ -154,7 +154,12 @@ impl Backend for CpuBackend {
         jobs: LinearJobs<'_, '_, Self>,
     ) {
         let columns = jobs[0].0.in_features();
-        scratch.set(&self.pool, &x[rows.start * columns..rows.end * columns], rows.len(), columns);
+        let values = &x[rows.start * columns..rows.end * columns];
+        if jobs.iter().any(|(weight, _)| weight.needs_floats()) {
+            scratch.set(&self.pool, values, rows.len(), columns);
+        } else {
+            scratch.set_quantised(&self.pool, values, rows.len(), columns);
+        }
         let mut jobs: Vec<(&Linear, &mut [f32])> =
             jobs.iter_mut().map(|(weight, out)| (*weight, out.as_mut_slice())).collect();
         matmul(&self.pool, scratch, &mut jobs);

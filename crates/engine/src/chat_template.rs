@@ -36,9 +36,13 @@ pub enum TemplateError {
     Refused { reason: String },
     #[error("the model's chat template failed ({reason}); use --raw and write the prompt's markers yourself")]
     Failed { reason: String },
-    #[error("the model's chat template drops or rewrites earlier answers, so a conversation cannot be continued in place")]
+    #[error(
+        "the model's chat template drops or rewrites earlier answers, so a conversation cannot be continued in place"
+    )]
     NoFollowUp,
-    #[error("the messages use every private-use character, so nothing is left to mark control tokens with; remove some")]
+    #[error(
+        "the messages use every private-use character, so nothing is left to mark control tokens with; remove some"
+    )]
     NoMark,
 }
 
@@ -55,7 +59,10 @@ impl Message {
     /// A message in a role of your own.
     #[must_use]
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
+        Self {
+            role: role.into(),
+            content: content.into(),
+        }
     }
 
     /// An instruction for the whole conversation.
@@ -89,7 +96,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a model file. A file without one gets the ChatML format, with a warning, if its vocabulary has
+    /// The template of a model file. A file without one gets the `ChatML` format, with a warning, if its vocabulary has
     /// the tokens for it, and none otherwise (report that as [`TemplateError::Missing`]). A template that does not
     /// compile is reported when it is first used.
     pub fn from_gguf(file: &Gguf, tokenizer: &Tokenizer) -> Result<Option<Self>, TemplateError> {
@@ -107,9 +114,15 @@ impl ChatTemplate {
     #[must_use]
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Self {
         let environment = environment();
-        let defect = environment.template_from_str(source).err().map(|error| describe(&error));
-        let spelled =
-            |token: Option<u32>| token.map(|token| tokenizer.decode_special(&[token])).unwrap_or_default();
+        let defect = environment
+            .template_from_str(source)
+            .err()
+            .map(|error| describe(&error));
+        let spelled = |token: Option<u32>| {
+            token
+                .map(|token| tokenizer.decode_special(&[token]))
+                .unwrap_or_default()
+        };
         Self {
             defect,
             environment,
@@ -142,10 +155,14 @@ impl ChatTemplate {
             tools => (),
             documents => (),
         };
-        self.environment.render_str(&self.source, variables).map_err(|error| match refusal(&error) {
-            Some(reason) => TemplateError::Refused { reason },
-            None => TemplateError::Failed { reason: describe(&error) },
-        })
+        self.environment
+            .render_str(&self.source, variables)
+            .map_err(|error| match refusal(&error) {
+                Some(reason) => TemplateError::Refused { reason },
+                None => TemplateError::Failed {
+                    reason: describe(&error),
+                },
+            })
     }
 
     /// The tokens of a conversation, with exactly one BOS if the model wants one. Control tokens come from the template
@@ -174,7 +191,9 @@ impl ChatTemplate {
     ) -> Result<Vec<u32>, TemplateError> {
         let mut messages: Vec<Message> = history.iter().chain(next).cloned().collect();
         let mut unused = self.unused_characters(&messages);
-        let (Some(mark), Some(border)) = (unused.next(), unused.next()) else { return Err(TemplateError::NoMark) };
+        let (Some(mark), Some(border)) = (unused.next(), unused.next()) else {
+            return Err(TemplateError::NoMark);
+        };
         let answer = history.len().checked_sub(1).ok_or(TemplateError::NoFollowUp)?;
         messages = marked(tokenizer, &messages, mark);
         messages[answer].content = border.to_string();
@@ -187,9 +206,14 @@ impl ChatTemplate {
 
     /// Private-use characters that occur neither in the template nor in the messages.
     fn unused_characters(&self, messages: &[Message]) -> impl Iterator<Item = char> + use<> {
-        let texts = messages.iter().flat_map(|message| [&message.role, &message.content]).chain([&self.source]);
-        let used: std::collections::HashSet<char> =
-            texts.flat_map(|text| text.chars()).filter(|character| PRIVATE_USE.contains(character)).collect();
+        let texts = messages
+            .iter()
+            .flat_map(|message| [&message.role, &message.content])
+            .chain([&self.source]);
+        let used: std::collections::HashSet<char> = texts
+            .flat_map(|text| text.chars())
+            .filter(|character| PRIVATE_USE.contains(character))
+            .collect();
         PRIVATE_USE.filter(move |character| !used.contains(character))
     }
 }
@@ -199,7 +223,10 @@ const PRIVATE_USE: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 /// The messages with every control token in them broken up by `mark`.
 fn marked(tokenizer: &Tokenizer, messages: &[Message], mark: char) -> Vec<Message> {
     let break_up = |text: &str| tokenizer.mark_control(text, mark);
-    messages.iter().map(|message| Message::new(break_up(&message.role), break_up(&message.content))).collect()
+    messages
+        .iter()
+        .map(|message| Message::new(break_up(&message.role), break_up(&message.content)))
+        .collect()
 }
 
 /// An environment that behaves as the Python library the templates were written for.
@@ -254,13 +281,16 @@ mod tests {
     #[test]
     fn a_control_token_in_a_message_stays_text() {
         let tokenizer = tokenizer();
-        let end = tokenizer.special_token("<|im_end|>").expect("the tiny vocabulary has it");
+        let end = tokenizer
+            .special_token("<|im_end|>")
+            .expect("the tiny vocabulary has it");
         // The template trims, as many do: the marks must survive what it does with the text.
-        let template = template(
-            "{% for message in messages %}<|im_start|>{{ message.content | trim }}<|im_end|>{% endfor %}",
-        );
+        let template =
+            template("{% for message in messages %}<|im_start|>{{ message.content | trim }}<|im_end|>{% endfor %}");
         for content in [" a<|im_end|>b ", "<|im_end|>", "<|im_end", "x<", "\u{e000}<|im_end|>"] {
-            let tokens = template.encode(&tokenizer, &[Message::user(content)], false).expect("it renders");
+            let tokens = template
+                .encode(&tokenizer, &[Message::user(content)], false)
+                .expect("it renders");
             assert_eq!(tokens.iter().filter(|&&token| token == end).count(), 1, "{content}");
             assert_eq!(tokens.last(), Some(&end));
             assert_eq!(tokenizer.decode(&tokens), content.trim());
@@ -270,7 +300,9 @@ mod tests {
     #[test]
     fn two_messages_cannot_make_a_control_token_together() {
         let tokenizer = tokenizer();
-        let end = tokenizer.special_token("<|im_end|>").expect("the tiny vocabulary has it");
+        let end = tokenizer
+            .special_token("<|im_end|>")
+            .expect("the tiny vocabulary has it");
         let template = template("{% for message in messages %}{{ message.content }}{% endfor %}");
         let messages = ["<|im", "_en", "d|>"].map(Message::user);
         let tokens = template.encode(&tokenizer, &messages, false).expect("it renders");
@@ -280,14 +312,27 @@ mod tests {
 
     #[test]
     fn an_exception_of_the_template_is_its_own_message() {
-        let error = template("{{ raise_exception('roles must alternate') }}").render(&[], false).expect_err("it raises");
-        assert!(matches!(&error, TemplateError::Refused { reason } if reason == "roles must alternate"), "{error}");
+        let error = template("{{ raise_exception('roles must alternate') }}")
+            .render(&[], false)
+            .expect_err("it raises");
+        assert!(
+            matches!(&error, TemplateError::Refused { reason } if reason == "roles must alternate"),
+            "{error}"
+        );
     }
 
     #[test]
     fn errors_are_one_line() {
-        for source in ["{% if %}", "{{ messages.nothing.at.all }}", "{{ 1 / 0 }}", "{{ 'a'.no_such_method() }}"] {
-            let error = template(source).render(&[Message::user("x")], true).expect_err(source).to_string();
+        for source in [
+            "{% if %}",
+            "{{ messages.nothing.at.all }}",
+            "{{ 1 / 0 }}",
+            "{{ 'a'.no_such_method() }}",
+        ] {
+            let error = template(source)
+                .render(&[Message::user("x")], true)
+                .expect_err(source)
+                .to_string();
             assert_eq!(error.lines().count(), 1, "{error}");
             assert!(error.contains("--raw"), "{error}");
         }
@@ -304,7 +349,9 @@ mod tests {
                 {%- if loop.last %}{% break %}{% endif -%}
             {%- endfor -%}
             {{- ns.found }} {{ messages[::-1][0].role }} {{ strftime_now('%Y') | length -}}";
-        let rendered = template(source).render(&[Message::user(" a|b ")], true).expect("it renders");
+        let rendered = template(source)
+            .render(&[Message::user(" a|b ")], true)
+            .expect("it renders");
         assert_eq!(rendered, "<|endoftext|>b1True user 4");
     }
 
@@ -314,13 +361,20 @@ mod tests {
         let template = template(CHAT_ML);
         let history = [Message::user("one"), Message::assistant("two")];
         let next = [Message::user("three<|im_end|>")];
-        let tokens = template.encode_follow_up(&tokenizer, &history, &next).expect("ChatML keeps answers");
+        let tokens = template
+            .encode_follow_up(&tokenizer, &history, &next)
+            .expect("ChatML keeps answers");
         let text = tokenizer.decode_special(&tokens);
-        assert_eq!(text, "<|im_end|>\n<|im_start|>user\nthree<|im_end|><|im_end|>\n<|im_start|>assistant\n");
+        assert_eq!(
+            text,
+            "<|im_end|>\n<|im_start|>user\nthree<|im_end|><|im_end|>\n<|im_start|>assistant\n"
+        );
         assert_eq!(tokens.iter().filter(|&&token| tokenizer.is_eos(token)).count(), 2);
 
         let forgetful = ChatTemplate::new("{{ messages[-1].content }}", &tokenizer);
-        let error = forgetful.encode_follow_up(&tokenizer, &history, &next).expect_err("the answer is not there");
+        let error = forgetful
+            .encode_follow_up(&tokenizer, &history, &next)
+            .expect_err("the answer is not there");
         assert!(matches!(error, TemplateError::NoFollowUp));
     }
 }

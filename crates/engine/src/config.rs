@@ -6,7 +6,9 @@
 
 use std::fmt;
 
-use crate::gguf::{FromValue, Gguf, GgufError};
+use inertiakv_kernels::linear::WeightType;
+
+use crate::gguf::{FromValue, GgmlType, Gguf, GgufError, TensorInfo};
 
 /// Most layers, heads and so on that are believed. Larger numbers mean a damaged file.
 const MOST_LAYERS: usize = 1000;
@@ -26,16 +28,32 @@ pub enum ConfigError {
     #[error("models of architecture `{name}` are not supported; supported are: {supported}", supported = Architecture::list())]
     Architecture { name: String },
     #[error("metadata key `{key}` is {value}, but must be {expected}; the file is damaged or not a language model")]
-    OutOfRange { key: String, value: String, expected: String },
+    OutOfRange {
+        key: String,
+        value: String,
+        expected: String,
+    },
     #[error("{heads} query heads cannot share {kv_heads} KV heads evenly; the file is damaged")]
     HeadGroups { heads: usize, kv_heads: usize },
     #[error("this model uses {what}, which is not supported; choose a model without it")]
     Unsupported { what: String },
     #[error("tensor `{name}` is missing, although the model needs it; the file is incomplete")]
     MissingTensor { name: String },
+    #[error("tensor `{name}` has type {kind}, which is not supported ({supported} are); choose another quantisation")]
+    TensorType {
+        name: String,
+        kind: GgmlType,
+        supported: String,
+    },
     #[error("tensor `{name}` has the shape {found:?}, but the metadata asks for {expected:?}; the file is damaged")]
-    Shape { name: String, found: Vec<usize>, expected: Vec<usize> },
-    #[error("tensor `{name}` is not known for architecture `{architecture}`: running without it would give wrong answers")]
+    Shape {
+        name: String,
+        found: Vec<usize>,
+        expected: Vec<usize>,
+    },
+    #[error(
+        "tensor `{name}` is not known for architecture `{architecture}`: running without it would give wrong answers"
+    )]
     UnknownTensor { name: String, architecture: Architecture },
     #[error("tensor `{name}` holds values that cannot be used (not positive finite numbers); the file is damaged")]
     BadValues { name: String },
@@ -46,7 +64,7 @@ pub enum ConfigError {
 /// A supported model family, as `general.architecture` spells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
-    /// Llama 1 to 3, Mistral, SmolLM and whatever else is stored under this name.
+    /// Llama 1 to 3, Mistral, `SmolLM` and whatever else is stored under this name.
     Llama,
     /// Qwen 2 and 2.5.
     Qwen2,
@@ -177,11 +195,15 @@ impl ModelConfig {
             return Err(ConfigError::HeadGroups { heads, kv_heads });
         }
         let head_dim = keys.head_dim(hidden, heads)?;
-        let embedding = require_tensor(file, "token_embd.weight")?;
+        let embedding = require_tensor(file, "token_embd.weight")?.dimensions();
         let vocabulary = embedding.get(1).copied().unwrap_or(0);
         if vocabulary == 0 || vocabulary > LARGEST_VOCABULARY {
             let expected = vec![hidden, 0];
-            return Err(ConfigError::Shape { name: "token_embd.weight".to_owned(), found: embedding, expected });
+            return Err(ConfigError::Shape {
+                name: "token_embd.weight".to_owned(),
+                found: embedding.to_vec(),
+                expected,
+            });
         }
         let config = Self {
             architecture,
@@ -255,18 +277,25 @@ impl ModelConfig {
     fn check_tensors(&self, file: &Gguf) -> Result<(), ConfigError> {
         let mut known = 0;
         for (name, expected) in self.outer_tensors() {
-            check_shape(file, &name, expected)?;
+            check_tensor(file, &name, &expected)?;
             known += 1;
         }
         let block = self.block_tensors();
         for layer in 0..self.layers {
             for (suffix, expected) in &block {
                 let name = format!("blk.{layer}.{suffix}");
-                if file.tensor(&name).is_none() && suffix.ends_with(".bias") {
-                    let bias = if suffix.starts_with("attn_output") { "attn_output" } else { "attn_q" };
-                    return Err(ConfigError::PartialBias { present: format!("blk.0.{bias}.bias"), absent: name });
+                if file.tensor(&name).is_none() && suffix.strip_suffix(".bias").is_some() {
+                    let bias = if suffix.starts_with("attn_output") {
+                        "attn_output"
+                    } else {
+                        "attn_q"
+                    };
+                    return Err(ConfigError::PartialBias {
+                        present: format!("blk.0.{bias}.bias"),
+                        absent: name,
+                    });
                 }
-                check_shape(file, &name, expected.clone())?;
+                check_tensor(file, &name, expected)?;
                 known += 1;
             }
         }
@@ -277,13 +306,19 @@ impl ModelConfig {
         let outer = self.outer_tensors();
         for tensor in file.tensors() {
             let name = tensor.name();
-            let in_block = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).is_some_and(|(layer, suffix)| {
-                layer.parse::<usize>().is_ok_and(|layer| layer < self.layers)
-                    && (is_leftover(suffix) || block.iter().any(|(known, _)| *known == suffix))
-            });
+            let in_block = name
+                .strip_prefix("blk.")
+                .and_then(|rest| rest.split_once('.'))
+                .is_some_and(|(layer, suffix)| {
+                    layer.parse::<usize>().is_ok_and(|layer| layer < self.layers)
+                        && (is_leftover(suffix) || block.iter().any(|(known, _)| *known == suffix))
+                });
             if !in_block && !is_leftover(name) && !outer.iter().any(|(known, _)| known == name) {
                 let architecture = self.architecture;
-                return Err(ConfigError::UnknownTensor { name: name.to_owned(), architecture });
+                return Err(ConfigError::UnknownTensor {
+                    name: name.to_owned(),
+                    architecture,
+                });
             }
         }
         Ok(())
@@ -310,11 +345,11 @@ impl<'a> Keys<'a> {
         Ok(self.file.optional(&self.name(suffix))?)
     }
 
-    fn out_of_range(&self, suffix: &str, value: impl ToString, expected: impl ToString) -> ConfigError {
+    fn out_of_range(&self, suffix: &str, value: impl fmt::Display, expected: impl Into<String>) -> ConfigError {
         ConfigError::OutOfRange {
             key: self.name(suffix),
             value: value.to_string(),
-            expected: expected.to_string(),
+            expected: expected.into(),
         }
     }
 
@@ -358,9 +393,9 @@ impl<'a> Keys<'a> {
             return Err(self.out_of_range("attention.key_length", head_dim, expected));
         }
         match self.optional::<usize>("attention.value_length")? {
-            Some(length) if length != head_dim => {
-                Err(ConfigError::Unsupported { what: format!("value heads of {length} beside key heads of {head_dim}") })
-            }
+            Some(length) if length != head_dim => Err(ConfigError::Unsupported {
+                what: format!("value heads of {length} beside key heads of {head_dim}"),
+            }),
             _ => Ok(head_dim),
         }
     }
@@ -384,7 +419,11 @@ impl<'a> Keys<'a> {
         match self.optional::<&str>("rope.scaling.type")?.unwrap_or("linear") {
             "none" => return Ok(RopeScaling::None),
             "linear" => {}
-            kind => return Err(ConfigError::Unsupported { what: format!("rope scaling of type `{kind}`") }),
+            kind => {
+                return Err(ConfigError::Unsupported {
+                    what: format!("rope scaling of type `{kind}`"),
+                });
+            }
         }
         for suffix in ["rope.scaling.factor", "rope.scale_linear"] {
             match self.optional::<f32>(suffix)? {
@@ -401,20 +440,37 @@ impl<'a> Keys<'a> {
 fn refuse_unsupported(file: &Gguf, architecture: Architecture) -> Result<(), ConfigError> {
     let count = |key: &str| file.optional::<usize>(key).map(Option::unwrap_or_default);
     if count(&format!("{architecture}.expert_count"))? > 0 {
-        return Err(ConfigError::Unsupported { what: "a mixture of experts".to_owned() });
+        return Err(ConfigError::Unsupported {
+            what: "a mixture of experts".to_owned(),
+        });
+    }
+    // The converters leave the window out where it is not used; a window as long as the context changes nothing.
+    let window = count(&format!("{architecture}.attention.sliding_window"))?;
+    if window > 0 && window < count(&format!("{architecture}.context_length"))? {
+        return Err(ConfigError::Unsupported {
+            what: format!("a sliding window of {window} tokens"),
+        });
     }
     if count("split.count")? > 1 {
-        return Err(ConfigError::Unsupported { what: "several GGUF files (merge them into one first)".to_owned() });
+        return Err(ConfigError::Unsupported {
+            what: "several GGUF files (merge them into one first)".to_owned(),
+        });
     }
     Ok(())
 }
 
 fn frequency_factors(file: &Gguf, dimensions: usize) -> Result<Option<Vec<f32>>, ConfigError> {
     const NAME: &str = "rope_freqs.weight";
-    let Some(tensor) = file.tensor(NAME) else { return Ok(None) };
+    let Some(tensor) = file.tensor(NAME) else {
+        return Ok(None);
+    };
     if tensor.dimensions() != [dimensions / 2] {
         let found = tensor.dimensions().to_vec();
-        return Err(ConfigError::Shape { name: NAME.to_owned(), found, expected: vec![dimensions / 2] });
+        return Err(ConfigError::Shape {
+            name: NAME.to_owned(),
+            found,
+            expected: vec![dimensions / 2],
+        });
     }
     let factors = file.tensor_f32(NAME)?;
     if factors.iter().all(|factor| factor.is_finite() && *factor > 0.0) {
@@ -424,21 +480,50 @@ fn frequency_factors(file: &Gguf, dimensions: usize) -> Result<Option<Vec<f32>>,
     }
 }
 
-fn require_tensor(file: &Gguf, name: &str) -> Result<Vec<usize>, ConfigError> {
-    match file.tensor(name) {
-        Some(tensor) => Ok(tensor.dimensions().to_vec()),
-        None => Err(ConfigError::MissingTensor { name: name.to_owned() }),
+fn require_tensor<'a>(file: &'a Gguf, name: &str) -> Result<&'a TensorInfo, ConfigError> {
+    file.tensor(name)
+        .ok_or_else(|| ConfigError::MissingTensor { name: name.to_owned() })
+}
+
+/// Checks that a tensor is there, has the shape it should have and a type that can be computed with.
+fn check_tensor(file: &Gguf, name: &str, expected: &[usize]) -> Result<(), ConfigError> {
+    let tensor = require_tensor(file, name)?;
+    let found = tensor.dimensions();
+    if significant(found) != significant(expected) {
+        return Err(ConfigError::Shape {
+            name: name.to_owned(),
+            found: found.to_vec(),
+            expected: expected.to_vec(),
+        });
+    }
+    let kind = tensor.kind();
+    let (usable, supported) = if expected.len() == 1 {
+        (
+            matches!(kind, GgmlType::F32 | GgmlType::F16 | GgmlType::BF16),
+            "F32, F16, BF16".to_owned(),
+        )
+    } else {
+        (
+            WeightType::from_ggml_id(kind.id()).is_ok(),
+            WeightType::ALL.map(|kind| kind.to_string()).join(", "),
+        )
+    };
+    if usable {
+        Ok(())
+    } else {
+        Err(ConfigError::TensorType {
+            name: name.to_owned(),
+            kind,
+            supported,
+        })
     }
 }
 
-fn check_shape(file: &Gguf, name: &str, expected: Vec<usize>) -> Result<(), ConfigError> {
-    let found = require_tensor(file, name)?;
-    // Trailing dimensions of 1 mean nothing.
-    let significant = found.iter().rposition(|&size| size != 1).map_or(1, |last| last + 1);
-    let wanted = expected.iter().rposition(|&size| size != 1).map_or(1, |last| last + 1);
-    if found[..significant] == expected[..wanted] {
-        Ok(())
-    } else {
-        Err(ConfigError::Shape { name: name.to_owned(), found, expected })
-    }
+/// The dimensions without trailing ones, which mean nothing.
+fn significant(dimensions: &[usize]) -> &[usize] {
+    let length = dimensions
+        .iter()
+        .rposition(|&size| size != 1)
+        .map_or(1, |last| last + 1);
+    &dimensions[..length]
 }

@@ -4,6 +4,7 @@
 //! inside the file, do not overlap and have the length their shape asks for. The checks allocate nothing larger than
 //! the file itself justifies. [`GgufWriter`] makes files for tests and tools.
 
+mod error;
 mod reader;
 mod types;
 mod value;
@@ -11,10 +12,11 @@ mod writer;
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use inertiakv_kernels::mapped::MappedFile;
 
+pub use error::GgufError;
 use reader::Cursor;
 pub use types::GgmlType;
 use value::ValueType;
@@ -29,71 +31,6 @@ const LEAST_METADATA_BYTES: usize = 8 + 4 + 1;
 const LEAST_TENSOR_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 /// Most dimensions of a tensor in the format.
 const MOST_DIMENSIONS: u32 = 4;
-
-/// Why a file could not be read as GGUF, or a metadata key not as what was asked for.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "the messages are the documentation, the fields their blanks")]
-pub enum GgufError {
-    #[error("cannot open {path}: {source}", path = path.display())]
-    Open { path: PathBuf, source: std::io::Error },
-    #[error("cannot write {path}: {source}", path = path.display())]
-    Write { path: PathBuf, source: std::io::Error },
-    #[error("this is not a GGUF file (it starts with {found}); give the path of a .gguf model")]
-    NotGguf { found: String },
-    #[error("this GGUF file is big-endian, which is not supported; convert it to little-endian")]
-    BigEndian,
-    #[error("GGUF version {version} is not supported (versions 2 and 3 are); convert the model again with a current tool")]
-    Version { version: u32 },
-    #[error(
-        "the file ends too early: {what} at byte {offset} needs {needed} bytes and {left} are left; download it again"
-    )]
-    Truncated { what: String, offset: u64, needed: u64, left: u64 },
-    #[error("{what} at byte {offset} claims {count} elements, more than the file can hold; the file is damaged")]
-    CountTooLarge { what: String, offset: u64, count: u64 },
-    #[error("{what} at byte {offset} claims a string of {length} bytes, which is too long; the file is damaged")]
-    StringTooLong { what: String, offset: u64, length: u64 },
-    #[error("{what} at byte {offset} is empty or not valid UTF-8; the file is damaged")]
-    BadName { what: String, offset: u64 },
-    #[error("metadata key `{key}` has the unknown value type {id}; the file is damaged or newer than this program")]
-    UnknownValueType { key: String, id: u32 },
-    #[error("metadata key `{key}` holds {value} where a boolean must be 0 or 1; the file is damaged")]
-    BadBool { key: String, value: u8 },
-    #[error("metadata key `{key}` holds an array of arrays, which is not supported")]
-    NestedArray { key: String },
-    #[error("metadata key `{key}` occurs twice; the file is damaged")]
-    DuplicateKey { key: String },
-    #[error("metadata key `general.alignment` is {alignment}, but must be a power of two up to 65536")]
-    Alignment { alignment: u64 },
-    #[error("tensor `{name}` occurs twice; the file is damaged")]
-    DuplicateTensor { name: String },
-    #[error("tensor `{name}` has {count} dimensions, but 1 to 4 are possible; the file is damaged")]
-    DimensionCount { name: String, count: u32 },
-    #[error("tensor `{name}` has a dimension of 0; the file is damaged")]
-    ZeroDimension { name: String },
-    #[error("tensor `{name}` is larger than any file (its dimensions are {dimensions:?}); the file is damaged")]
-    TensorTooLarge { name: String, dimensions: Vec<u64> },
-    #[error("tensor `{name}` has the unknown element type {id}; the file is damaged or newer than this program")]
-    UnknownTensorType { name: String, id: u32 },
-    #[error("tensor `{name}` has rows of {columns} elements, which {kind} cannot store in blocks of {block}")]
-    RowNotBlocks { name: String, columns: usize, kind: GgmlType, block: usize },
-    #[error("tensor `{name}` starts at offset {offset}, which is not a multiple of the alignment {alignment}")]
-    Misaligned { name: String, offset: u64, alignment: usize },
-    #[error(
-        "tensor `{name}` needs bytes {start} to {end} of a file of {file} bytes; the download is incomplete, repeat it"
-    )]
-    OutsideFile { name: String, start: u64, end: u64, file: u64 },
-    #[error("tensors `{first}` and `{second}` overlap; the file is damaged")]
-    Overlap { first: String, second: String },
-    #[error("metadata key `{key}` is missing; the file is not a complete model, convert it again")]
-    MissingKey { key: String },
-    #[error("metadata key `{key}` should be {expected}, but is {found}")]
-    WrongType { key: String, expected: &'static str, found: String },
-    #[error("tensor `{name}` is missing; the file is not a complete model")]
-    MissingTensor { name: String },
-    #[error("tensor `{name}` has type {kind}, but F32, F16 or BF16 is needed here")]
-    NotFloat { name: String, kind: GgmlType },
-}
 
 /// What the file says about one tensor. `dimensions[0]` is the length of a row (the input features of a weight).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,7 +102,10 @@ impl Gguf {
     /// Maps and checks a file. Do not change the file while the result lives ([`MappedFile`]).
     pub fn open(path: impl AsRef<Path>) -> Result<Self, GgufError> {
         let path = path.as_ref();
-        let file = MappedFile::open(path).map_err(|source| GgufError::Open { path: path.to_owned(), source })?;
+        let file = MappedFile::open(path).map_err(|source| GgufError::Open {
+            path: path.to_owned(),
+            source,
+        })?;
         Self::check(Source::Mapped(file))
     }
 
@@ -208,7 +148,13 @@ impl Gguf {
             tensors.push(tensor);
         }
         check_overlap(&tensors)?;
-        Ok(Self { version, metadata, tensors, by_name, source })
+        Ok(Self {
+            source,
+            version,
+            metadata,
+            tensors,
+            by_name,
+        })
     }
 
     /// Version of the format, 2 or 3.
@@ -236,12 +182,15 @@ impl Gguf {
 
     /// The value of a key that must be there.
     pub fn require<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<T, GgufError> {
-        self.optional(key)?.ok_or_else(|| GgufError::MissingKey { key: key.to_owned() })
+        self.optional(key)?
+            .ok_or_else(|| GgufError::MissingKey { key: key.to_owned() })
     }
 
     /// The value of a key that may be absent; a value of the wrong kind is an error all the same.
     pub fn optional<'a, T: FromValue<'a>>(&'a self, key: &str) -> Result<Option<T>, GgufError> {
-        let Some(value) = self.metadata.get(key) else { return Ok(None) };
+        let Some(value) = self.metadata.get(key) else {
+            return Ok(None);
+        };
         match T::from_value(value) {
             Some(reading) => Ok(Some(reading)),
             None => Err(GgufError::WrongType {
@@ -257,19 +206,26 @@ impl Gguf {
 
     /// The strings of an array, as bytes (vocabularies need not be UTF-8); `None` when the key is absent.
     pub fn strings(&self, key: &str) -> Result<Option<Strings<'_>>, GgufError> {
-        let Some(array) = self.array(key, "an array of strings")? else { return Ok(None) };
+        let Some(array) = self.array(key, "an array of strings")? else {
+            return Ok(None);
+        };
         if array.element != ValueType::String {
-            return Err(self.not_an_array(key, "an array of strings", array.element));
+            return Err(wrong_element(key, "an array of strings", array.element));
         }
         let cursor = Cursor::new(&self.source.bytes()[..array.bytes.end], array.bytes.start);
-        Ok(Some(Strings { cursor, left: array.len }))
+        Ok(Some(Strings {
+            cursor,
+            left: array.len,
+        }))
     }
 
     /// The numbers of an array, integers or floats, as `f64` (exact for every type but large 64-bit integers); `None`
     /// when the key is absent.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, GgufError> {
         const EXPECTED: &str = "an array of numbers";
-        let Some(array) = self.array(key, EXPECTED)? else { return Ok(None) };
+        let Some(array) = self.array(key, EXPECTED)? else {
+            return Ok(None);
+        };
         let bytes = &self.source.bytes()[array.bytes.clone()];
         Ok(Some(match array.element {
             ValueType::U8 => numbers(bytes, |raw| u8::from_le_bytes(raw).into()),
@@ -282,7 +238,7 @@ impl Gguf {
             ValueType::U64 => numbers(bytes, |raw| u64::from_le_bytes(raw) as f64),
             ValueType::I64 => numbers(bytes, |raw| i64::from_le_bytes(raw) as f64),
             ValueType::F64 => numbers(bytes, f64::from_le_bytes),
-            other => return Err(self.not_an_array(key, EXPECTED, other)),
+            other => return Err(wrong_element(key, EXPECTED, other)),
         }))
     }
 
@@ -300,19 +256,38 @@ impl Gguf {
 
     /// The raw data of a tensor.
     pub fn tensor_data(&self, name: &str) -> Result<&[u8], GgufError> {
-        let tensor = self.tensor(name).ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })?;
+        let tensor = self
+            .tensor(name)
+            .ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })?;
         Ok(&self.source.bytes()[tensor.bytes.clone()])
     }
 
     /// The values of a small float tensor (norms, biases, rotary factors).
     pub fn tensor_f32(&self, name: &str) -> Result<Vec<f32>, GgufError> {
-        let tensor = self.tensor(name).ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })?;
+        let tensor = self
+            .tensor(name)
+            .ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })?;
         let data = &self.source.bytes()[tensor.bytes.clone()];
         Ok(match tensor.kind {
             GgmlType::F32 => data.as_chunks().0.iter().map(|&raw| f32::from_le_bytes(raw)).collect(),
-            GgmlType::F16 => data.as_chunks().0.iter().map(|&raw| half::f16::from_le_bytes(raw).to_f32()).collect(),
-            GgmlType::BF16 => data.as_chunks().0.iter().map(|&raw| half::bf16::from_le_bytes(raw).to_f32()).collect(),
-            kind => return Err(GgufError::NotFloat { name: name.to_owned(), kind }),
+            GgmlType::F16 => data
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&raw| half::f16::from_le_bytes(raw).to_f32())
+                .collect(),
+            GgmlType::BF16 => data
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&raw| half::bf16::from_le_bytes(raw).to_f32())
+                .collect(),
+            kind => {
+                return Err(GgufError::NotFloat {
+                    name: name.to_owned(),
+                    kind,
+                });
+            }
         })
     }
 
@@ -320,15 +295,12 @@ impl Gguf {
         match self.metadata.get(key) {
             None => Ok(None),
             Some(Value::Array(array)) => Ok(Some(array)),
-            Some(other) => {
-                Err(GgufError::WrongType { key: key.to_owned(), expected, found: other.kind().to_owned() })
-            }
+            Some(other) => Err(GgufError::WrongType {
+                key: key.to_owned(),
+                expected,
+                found: other.kind().to_owned(),
+            }),
         }
-    }
-
-    #[expect(clippy::unused_self, reason = "reads as a method beside its callers")]
-    fn not_an_array(&self, key: &str, expected: &'static str, element: ValueType) -> GgufError {
-        GgufError::WrongType { key: key.to_owned(), expected, found: format!("an array whose elements are {}s", element.name().trim_start_matches("an ").trim_start_matches("a ")) }
     }
 }
 
@@ -363,52 +335,94 @@ struct Described {
 
 impl Described {
     fn place(self, data_start: usize, alignment: usize, file: usize) -> Result<TensorInfo, GgufError> {
-        let Self { name, dimensions, kind, offset } = self;
-        let elements = dimensions.iter().try_fold(1_u64, |product, &dimension| product.checked_mul(dimension));
-        let too_large = || GgufError::TensorTooLarge { name: name.clone(), dimensions: dimensions.clone() };
-        let elements = elements.filter(|&count| i64::try_from(count).is_ok()).ok_or_else(too_large)?;
+        let Self {
+            name,
+            dimensions,
+            kind,
+            offset,
+        } = self;
+        let elements = dimensions
+            .iter()
+            .try_fold(1_u64, |product, &dimension| product.checked_mul(dimension));
+        let too_large = || GgufError::TensorTooLarge {
+            name: name.clone(),
+            dimensions: dimensions.clone(),
+        };
+        let elements = elements
+            .filter(|&count| i64::try_from(count).is_ok())
+            .ok_or_else(too_large)?;
         // No dimension exceeds the product, and none is 0, so each fits when the product does.
         let elements = usize::try_from(elements).map_err(|_| too_large())?;
         let sizes: Vec<usize> = dimensions.iter().map(|&dimension| dimension as usize).collect();
         if !sizes[0].is_multiple_of(kind.block_size()) {
             let (columns, block) = (sizes[0], kind.block_size());
-            return Err(GgufError::RowNotBlocks { name, columns, kind, block });
+            return Err(GgufError::RowNotBlocks {
+                name,
+                columns,
+                kind,
+                block,
+            });
         }
-        let length = (elements / kind.block_size()).checked_mul(kind.block_bytes()).ok_or_else(too_large)?;
+        let length = (elements / kind.block_size())
+            .checked_mul(kind.block_bytes())
+            .ok_or_else(too_large)?;
         if !offset.is_multiple_of(alignment as u64) {
-            return Err(GgufError::Misaligned { name, offset, alignment });
+            return Err(GgufError::Misaligned {
+                name,
+                offset,
+                alignment,
+            });
         }
         let start = (data_start as u64).saturating_add(offset);
         let end = start.saturating_add(length as u64);
         if end > file as u64 {
-            return Err(GgufError::OutsideFile { name, start, end, file: file as u64 });
+            return Err(GgufError::OutsideFile {
+                name,
+                start,
+                end,
+                file: file as u64,
+            });
         }
-        Ok(TensorInfo { name, dimensions: sizes, kind, bytes: start as usize..end as usize })
+        Ok(TensorInfo {
+            name,
+            dimensions: sizes,
+            kind,
+            bytes: start as usize..end as usize,
+        })
     }
 }
 
 fn check_version(bytes: &[u8]) -> Result<u32, GgufError> {
     let magic = &bytes[..bytes.len().min(4)];
     if magic != b"GGUF" {
-        let found = if magic.is_empty() { "nothing".to_owned() } else { format!("{:?}", magic.escape_ascii().to_string()) };
+        let found = if magic.is_empty() {
+            "nothing".to_owned()
+        } else {
+            format!("{:?}", magic.escape_ascii().to_string())
+        };
         return Err(GgufError::NotGguf { found });
     }
     match Cursor::new(bytes, 4).u32("the version")? {
         version @ 2..=3 => Ok(version),
         // Small numbers written by a big-endian machine have their bytes at the other end.
-        version if version & 0xffff == 0 && version != 0 => Err(GgufError::BigEndian),
+        version if version != 0 && version.trailing_zeros() >= 16 => Err(GgufError::BigEndian),
         version => Err(GgufError::Version { version }),
     }
 }
 
 fn alignment(metadata: &HashMap<String, Value>) -> Result<usize, GgufError> {
-    let Some(value) = metadata.get("general.alignment") else { return Ok(DEFAULT_ALIGNMENT) };
+    let Some(value) = metadata.get("general.alignment") else {
+        return Ok(DEFAULT_ALIGNMENT);
+    };
     let wrong = || GgufError::WrongType {
         key: "general.alignment".to_owned(),
         expected: "an integer that is not negative",
         found: value.kind().to_owned(),
     };
-    let alignment = value.as_integer().and_then(|number| u64::try_from(number).ok()).ok_or_else(wrong)?;
+    let alignment = value
+        .as_integer()
+        .and_then(|number| u64::try_from(number).ok())
+        .ok_or_else(wrong)?;
     match usize::try_from(alignment) {
         Ok(usable) if usable.is_power_of_two() && usable <= 65_536 => Ok(usable),
         _ => Err(GgufError::Alignment { alignment }),
@@ -432,7 +446,12 @@ fn describe_tensor(cursor: &mut Cursor<'_>) -> Result<Described, GgufError> {
     let id = cursor.u32(&name)?;
     let offset = cursor.u64(&name)?;
     match GgmlType::from_id(id) {
-        Some(kind) => Ok(Described { name, dimensions, kind, offset }),
+        Some(kind) => Ok(Described {
+            name,
+            dimensions,
+            kind,
+            offset,
+        }),
         None => Err(GgufError::UnknownTensorType { name, id }),
     }
 }
@@ -442,10 +461,22 @@ fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
     in_order.sort_unstable_by_key(|tensor| tensor.bytes.start);
     for pair in in_order.windows(2) {
         if pair[0].bytes.end > pair[1].bytes.start {
-            return Err(GgufError::Overlap { first: pair[0].name.clone(), second: pair[1].name.clone() });
+            return Err(GgufError::Overlap {
+                first: pair[0].name.clone(),
+                second: pair[1].name.clone(),
+            });
         }
     }
     Ok(())
+}
+
+fn wrong_element(key: &str, expected: &'static str, element: ValueType) -> GgufError {
+    let found = format!("an array of {}", element.plural());
+    GgufError::WrongType {
+        key: key.to_owned(),
+        expected,
+        found,
+    }
 }
 
 fn numbers<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f64) -> Vec<f64> {

@@ -413,7 +413,7 @@ impl Observer<CpuBackend> for Scorer<'_> {
         });
         let observations: Vec<HeadObservation<'_>> = (0..heads)
             .map(|head| HeadObservation {
-                mass: if wanted.mass { &mass.heads[head] } else { &[] },
+                mass: if wanted.mass { mass.heads[head].as_slice() } else { &[] },
                 value_norm: &features.value_norms[head],
                 key_norm: &features.key_norms[head],
                 key_similarity: &features.key_similarities[head],

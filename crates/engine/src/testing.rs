@@ -16,8 +16,23 @@ use crate::gguf::{GgmlType, GgufError, GgufWriter};
 use crate::tokenizer::ByteAlphabet;
 
 /// Merge rules of the tiny vocabulary, in the byte alphabet (`Ġ` is a space, `Ċ` a line break).
-const MERGES: &[&str] =
-    &["Ġ t", "h e", "Ġt he", "i n", "e r", "Ġ a", "o n", "r e", "Ġ Ġ", "Ċ Ċ", "ĠĠ ĠĠ", "in g", "l l", "he ll", "hell o"];
+const MERGES: &[&str] = &[
+    "Ġ t",
+    "h e",
+    "Ġt he",
+    "i n",
+    "e r",
+    "Ġ a",
+    "o n",
+    "r e",
+    "Ġ Ġ",
+    "Ċ Ċ",
+    "ĠĠ ĠĠ",
+    "in g",
+    "l l",
+    "he ll",
+    "hell o",
+];
 
 const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
@@ -109,7 +124,9 @@ impl TinyModel {
 
     fn write_metadata(&self, writer: &mut GgufWriter) {
         let family = self.family;
-        writer.string("general.architecture", family.name()).string("general.name", "Tiny random model");
+        writer
+            .string("general.architecture", family.name())
+            .string("general.name", "Tiny random model");
         let sizes = [
             ("block_count", self.layers),
             ("context_length", self.context),
@@ -129,24 +146,57 @@ impl TinyModel {
     }
 
     fn write_tensors(&self, writer: &mut GgufWriter, vocabulary: usize) {
-        let mut numbers = Numbers { source: ChaCha8Rng::seed_from_u64(self.seed) };
+        let mut numbers = Numbers {
+            source: ChaCha8Rng::seed_from_u64(self.seed),
+        };
         let (query, key) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let bias = self.family == Architecture::Qwen2;
-        numbers.matrix(writer, "token_embd.weight", self.hidden, vocabulary, self.embedding, 1.0);
+        numbers.matrix(
+            writer,
+            "token_embd.weight",
+            self.hidden,
+            vocabulary,
+            self.embedding,
+            1.0,
+        );
         for layer in 0..self.layers {
             let name = |suffix: &str| format!("blk.{layer}.{suffix}");
             numbers.vector(writer, &name("attn_norm.weight"), self.hidden, 1.0, 0.2);
             for (part, rows) in [("q", query), ("k", key), ("v", key)] {
-                self.linear(&mut numbers, writer, &name(&format!("attn_{part}.weight")), self.hidden, rows);
+                self.linear(
+                    &mut numbers,
+                    writer,
+                    &name(&format!("attn_{part}.weight")),
+                    self.hidden,
+                    rows,
+                );
                 if bias {
                     numbers.vector(writer, &name(&format!("attn_{part}.bias")), rows, 0.0, 0.2);
                 }
             }
             self.linear(&mut numbers, writer, &name("attn_output.weight"), query, self.hidden);
             numbers.vector(writer, &name("ffn_norm.weight"), self.hidden, 1.0, 0.2);
-            self.linear(&mut numbers, writer, &name("ffn_gate.weight"), self.hidden, self.feed_forward);
-            self.linear(&mut numbers, writer, &name("ffn_up.weight"), self.hidden, self.feed_forward);
-            self.linear(&mut numbers, writer, &name("ffn_down.weight"), self.feed_forward, self.hidden);
+            self.linear(
+                &mut numbers,
+                writer,
+                &name("ffn_gate.weight"),
+                self.hidden,
+                self.feed_forward,
+            );
+            self.linear(
+                &mut numbers,
+                writer,
+                &name("ffn_up.weight"),
+                self.hidden,
+                self.feed_forward,
+            );
+            self.linear(
+                &mut numbers,
+                writer,
+                &name("ffn_down.weight"),
+                self.feed_forward,
+                self.hidden,
+            );
         }
         numbers.vector(writer, "output_norm.weight", self.hidden, 1.0, 0.2);
         if !self.tied {
@@ -163,11 +213,15 @@ impl TinyModel {
 
 /// Writes a byte-level vocabulary: 256 bytes, the merged tokens, three control tokens. Returns its size.
 fn write_tokenizer(writer: &mut GgufWriter, family: Architecture) -> usize {
-    let mut tokens: Vec<String> = (0..=u8::MAX).map(|byte| ByteAlphabet::character(byte).to_string()).collect();
+    let mut tokens: Vec<String> = (0..=u8::MAX)
+        .map(|byte| ByteAlphabet::character(byte).to_string())
+        .collect();
     tokens.extend(MERGES.iter().map(|rule| rule.replace(' ', "")));
     let first_special = tokens.len();
     tokens.extend(SPECIAL.map(str::to_owned));
-    let kinds: Vec<i32> = (0..tokens.len()).map(|id| if id < first_special { 1 } else { 3 }).collect();
+    let kinds: Vec<i32> = (0..tokens.len())
+        .map(|id| if id < first_special { 1 } else { 3 })
+        .collect();
     let pre = match family {
         Architecture::Llama => "smollm",
         Architecture::Qwen2 => "qwen2",
@@ -191,7 +245,9 @@ struct Numbers {
 
 impl Numbers {
     fn draw(&mut self, count: usize, middle: f32, spread: f32) -> Vec<f32> {
-        (0..count).map(|_| middle + spread * self.source.random_range(-1.0..1.0)).collect()
+        (0..count)
+            .map(|_| middle + spread * self.source.random_range(-1.0..1.0))
+            .collect()
     }
 
     fn vector(&mut self, writer: &mut GgufWriter, name: &str, length: usize, middle: f32, spread: f32) {
@@ -199,7 +255,15 @@ impl Numbers {
         writer.tensor(name, &[length], GgmlType::F32, &encode(WeightType::F32, &values));
     }
 
-    fn matrix(&mut self, writer: &mut GgufWriter, name: &str, inputs: usize, outputs: usize, kind: WeightType, spread: f32) {
+    fn matrix(
+        &mut self,
+        writer: &mut GgufWriter,
+        name: &str,
+        inputs: usize,
+        outputs: usize,
+        kind: WeightType,
+        spread: f32,
+    ) {
         let values = self.draw(inputs * outputs, 0.0, spread);
         let stored = GgmlType::from_id(kind.ggml_id()).expect("the kernels' types are all in the file format");
         writer.tensor(name, &[inputs, outputs], stored, &encode(kind, &values));

@@ -4,29 +4,29 @@
 //! words) and sentencepiece (`llama`; scores, spaces written as U+2581, bytes where there is no token). Special tokens
 //! are recognised only where the caller allows it, so that a user's text cannot end its own turn.
 
+mod byte_level;
+mod hash;
 mod merge;
 mod pretokenizer;
+mod sentence_piece;
 mod special;
 mod stream;
 mod vocabulary;
 
-use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use crate::gguf::{Gguf, GgufError};
 
-use merge::{Join, Merger, Piece};
-use pretokenizer::PreTokenizer;
+use byte_level::ByteLevel;
+use sentence_piece::SentencePiece;
 use special::{Part, SpecialTokens};
 pub use stream::StreamDecoder;
 pub(crate) use vocabulary::ByteAlphabet;
-use vocabulary::{MOST_ENTRIES, RawTokens, SPACE_MARK, TokenBytes, TokenKind, byte_token};
+use vocabulary::{RawTokens, TokenBytes, TokenKind};
 
 const MODEL: &str = "tokenizer.ggml.model";
-const MERGES: &str = "tokenizer.ggml.merges";
-const SCORES: &str = "tokenizer.ggml.scores";
 const BOS: &str = "tokenizer.ggml.bos_token_id";
 const EOS: &str = "tokenizer.ggml.eos_token_id";
 
@@ -89,7 +89,11 @@ pub enum TokenizerError {
 
 impl TokenizerError {
     fn lengths(key: &str, found: usize, expected: usize) -> Self {
-        Self::Lengths { key: key.to_owned(), found, expected }
+        Self::Lengths {
+            key: key.to_owned(),
+            found,
+            expected,
+        }
     }
 }
 
@@ -121,8 +125,8 @@ struct Inner {
 }
 
 enum Model {
-    ByteLevel(ByteLevel),
-    SentencePiece(SentencePiece),
+    ByteLevel(Box<ByteLevel>),
+    SentencePiece(Box<SentencePiece>),
 }
 
 impl fmt::Debug for Tokenizer {
@@ -139,8 +143,9 @@ impl fmt::Debug for Tokenizer {
 impl Tokenizer {
     /// Builds the tokenizer a model file describes.
     pub fn from_gguf(file: &Gguf) -> Result<Self, TokenizerError> {
-        let name: &str =
-            file.optional(MODEL)?.ok_or_else(|| TokenizerError::MissingKey { key: MODEL.to_owned() })?;
+        let name: &str = file
+            .optional(MODEL)?
+            .ok_or_else(|| TokenizerError::MissingKey { key: MODEL.to_owned() })?;
         let mut raw = RawTokens::read(file)?;
         mark_ends_as_control(&mut raw);
         let mut bytes = TokenBytes::default();
@@ -148,9 +153,12 @@ impl Tokenizer {
             "gpt2" => {
                 let model = ByteLevel::read(file, &raw, &mut bytes)?;
                 let adds_bos = model.words.adds_bos;
-                (Model::ByteLevel(model), adds_bos, false)
+                (Model::ByteLevel(Box::new(model)), adds_bos, false)
             }
-            "llama" => (Model::SentencePiece(SentencePiece::read(file, &raw, &mut bytes)?), true, true),
+            "llama" => {
+                let model = SentencePiece::read(file, &raw, &mut bytes)?;
+                (Model::SentencePiece(Box::new(model)), true, true)
+            }
             other => return Err(TokenizerError::UnknownModel { name: other.to_owned() }),
         };
         let mut special = SpecialTokens::default();
@@ -165,9 +173,16 @@ impl Tokenizer {
         for key in END_KEYS {
             ends.extend(token_key(file, key, raw.texts.len())?);
         }
-        ends.extend(END_TEXTS.iter().chain(&END_CONTROL_TEXTS).filter_map(|text| special.find(text)));
+        ends.extend(
+            END_TEXTS
+                .iter()
+                .chain(&END_CONTROL_TEXTS)
+                .filter_map(|text| special.find(text)),
+        );
         let bos = token_key(file, BOS, raw.texts.len())?;
-        let adds_bos = file.optional("tokenizer.ggml.add_bos_token")?.unwrap_or(adds_bos_by_default);
+        let adds_bos = file
+            .optional("tokenizer.ggml.add_bos_token")?
+            .unwrap_or(adds_bos_by_default);
         if adds_bos && bos.is_none() {
             tracing::warn!("the file asks for a BOS token but does not name one ({BOS}): none is added");
         }
@@ -198,7 +213,7 @@ impl Tokenizer {
     /// The tokens of consecutive segments as one text: text runs on over their borders, but no control token does.
     #[must_use]
     pub fn encode_segments(&self, segments: &[Segment<'_>]) -> Vec<u32> {
-        self.encode_parts(segments, |run, text| run.push_str(text))
+        self.encode_parts(segments, String::push_str)
     }
 
     /// Breaks up every control token spelled out in `text`, and every beginning of one at its end, with `mark`, which
@@ -216,21 +231,29 @@ impl Tokenizer {
 
     /// Encodes with control tokens recognised, except those that `mark` breaks up; the marks are left out.
     pub(crate) fn encode_marked(&self, text: &str, mark: char) -> Vec<u32> {
-        self.encode_parts(&[Segment { text, parse_special: true }], |run, text| run.extend(text.split(mark)))
+        self.encode_parts(
+            &[Segment {
+                text,
+                parse_special: true,
+            }],
+            |run, text| run.extend(text.split(mark)),
+        )
     }
 
     fn encode_parts(&self, segments: &[Segment<'_>], append: impl Fn(&mut String, &str)) -> Vec<u32> {
         let mut tokens = Vec::new();
         let mut run = String::new();
         for segment in segments {
-            self.inner.special.partition(segment.text, segment.parse_special, |part| match part {
-                Part::Text(text) => append(&mut run, text),
-                Part::Token(id) => {
-                    self.encode_run(&run, &mut tokens);
-                    run.clear();
-                    tokens.push(id);
-                }
-            });
+            self.inner
+                .special
+                .partition(segment.text, segment.parse_special, |part| match part {
+                    Part::Text(text) => append(&mut run, text),
+                    Part::Token(id) => {
+                        self.encode_run(&run, &mut tokens);
+                        run.clear();
+                        tokens.push(id);
+                    }
+                });
         }
         self.encode_run(&run, &mut tokens);
         tokens
@@ -286,7 +309,10 @@ impl Tokenizer {
     /// Whether a token is structure, not text. Numbers outside the vocabulary are not.
     #[must_use]
     pub fn is_control(&self, token: u32) -> bool {
-        matches!(self.inner.kinds.get(token as usize), Some(TokenKind::Control | TokenKind::Unknown))
+        matches!(
+            self.inner.kinds.get(token as usize),
+            Some(TokenKind::Control | TokenKind::Unknown)
+        )
     }
 
     /// Whether a token shows up in decoded text.
@@ -343,7 +369,9 @@ impl Tokenizer {
     /// several at the front one is left.
     #[must_use]
     pub fn with_bos(&self, mut tokens: Vec<u32>) -> Vec<u32> {
-        let Some(bos) = self.inner.bos.filter(|_| self.inner.adds_bos) else { return tokens };
+        let Some(bos) = self.inner.bos.filter(|_| self.inner.adds_bos) else {
+            return tokens;
+        };
         let present = tokens.iter().take_while(|&&token| token == bos).count();
         if present == 0 {
             tokens.insert(0, bos);
@@ -351,171 +379,6 @@ impl Tokenizer {
             tokens.drain(..present - 1);
         }
         tokens
-    }
-}
-
-/// Byte-level BPE. Tokens are known by their bytes; texts that only occur inside merge rules get numbers above the
-/// vocabulary.
-struct ByteLevel {
-    words: PreTokenizer,
-    /// Tokens by their bytes, for words taken whole.
-    tokens: HashMap<Box<[u8]>, u32>,
-    merges: HashMap<(u32, u32), Join>,
-    byte_tokens: [u32; 256],
-    vocabulary: u32,
-    /// Bytes of the numbers above the vocabulary.
-    intermediate: TokenBytes,
-}
-
-impl ByteLevel {
-    fn read(file: &Gguf, raw: &RawTokens<'_>, bytes: &mut TokenBytes) -> Result<Self, TokenizerError> {
-        let words = PreTokenizer::named(file.optional("tokenizer.ggml.pre")?)?;
-        let rules = file.strings(MERGES)?.ok_or_else(|| TokenizerError::MissingKey { key: MERGES.to_owned() })?;
-        let rule_count = rules.size_hint().1.unwrap_or(0);
-        if rule_count > MOST_ENTRIES {
-            return Err(TokenizerError::TooMany { key: MERGES.to_owned(), count: rule_count });
-        }
-        let alphabet = ByteAlphabet::new();
-        let vocabulary = raw.texts.len() as u32;
-        let mut tokens: HashMap<Box<[u8]>, u32> = HashMap::with_capacity(raw.texts.len());
-        let mut decoded = Vec::new();
-        for (id, (text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
-            if *kind != TokenKind::Normal {
-                bytes.push(text);
-                continue;
-            }
-            decoded.clear();
-            let pure = alphabet.decode(text, &mut decoded);
-            bytes.push(&decoded);
-            // A token with characters outside the alphabet can be produced by the model but not by any text.
-            if pure {
-                tokens.insert(decoded.as_slice().into(), id as u32);
-            }
-        }
-        let mut intermediate = TokenBytes::default();
-        let mut number = |text: &[u8]| -> u32 {
-            if let Some(&known) = tokens.get(text) {
-                return known;
-            }
-            let new = vocabulary + intermediate.len() as u32;
-            intermediate.push(text);
-            tokens.insert(text.into(), new);
-            new
-        };
-        let byte_tokens = std::array::from_fn(|byte| number(&[byte as u8]));
-        let mut merges = HashMap::with_capacity(rule_count);
-        for (rank, rule) in rules.enumerate() {
-            // The space between the two sides; a side is never empty, so it is not the first byte.
-            let Some(space) = rule.iter().skip(1).position(|&byte| byte == b' ') else { continue };
-            let (left, right) = (&rule[..=space], &rule[space + 2..]);
-            decoded.clear();
-            let mut pure = alphabet.decode(left, &mut decoded);
-            let middle = decoded.len();
-            pure &= alphabet.decode(right, &mut decoded);
-            if pure && middle < decoded.len() {
-                let pair = (number(&decoded[..middle]), number(&decoded[middle..]));
-                let join = Join { rank: rank as u32, token: number(&decoded) };
-                merges.entry(pair).or_insert(join);
-            }
-        }
-        Ok(Self { words, tokens, merges, byte_tokens, vocabulary, intermediate })
-    }
-
-    fn encode(&self, text: &str, out: &mut Vec<u32>) {
-        with_merger(|merger| self.words.split(text, |word| self.encode_word(word.as_bytes(), merger, out)));
-    }
-
-    fn encode_word(&self, word: &[u8], merger: &mut Merger, out: &mut Vec<u32>) {
-        if self.words.whole_words
-            && let Some(&token) = self.tokens.get(word)
-            && token < self.vocabulary
-        {
-            out.push(token);
-            return;
-        }
-        let pieces = word.iter().enumerate().map(|(start, &byte)| Piece {
-            start,
-            end: start + 1,
-            token: self.byte_tokens[usize::from(byte)],
-        });
-        let join = |left: Piece, right: Piece| self.merges.get(&(left.token, right.token)).copied();
-        merger.merge(pieces, join, |piece| {
-            if piece.token < self.vocabulary {
-                out.push(piece.token);
-            } else {
-                // Not a token itself: byte by byte, leaving out bytes the vocabulary has no token for.
-                let bytes = self.intermediate.of(piece.token - self.vocabulary);
-                let tokens = bytes.iter().map(|&byte| self.byte_tokens[usize::from(byte)]);
-                out.extend(tokens.filter(|&token| token < self.vocabulary));
-            }
-        });
-    }
-}
-
-/// Sentencepiece BPE: the neighbours whose joint token has the best score are joined.
-struct SentencePiece {
-    tokens: HashMap<Box<[u8]>, u32>,
-    /// Rank of each token: lower for better scores.
-    ranks: Vec<u32>,
-    byte_tokens: [Option<u32>; 256],
-}
-
-impl SentencePiece {
-    fn read(file: &Gguf, raw: &RawTokens<'_>, bytes: &mut TokenBytes) -> Result<Self, TokenizerError> {
-        let scores =
-            file.numbers(SCORES)?.ok_or_else(|| TokenizerError::MissingKey { key: SCORES.to_owned() })?;
-        if scores.len() != raw.texts.len() {
-            return Err(TokenizerError::lengths(SCORES, scores.len(), raw.texts.len()));
-        }
-        let mut tokens = HashMap::with_capacity(raw.texts.len());
-        let mut byte_tokens = [None; 256];
-        for (id, (&text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
-            let byte = byte_token(text);
-            match (kind, byte) {
-                (TokenKind::Byte, Some(byte)) => {
-                    bytes.push(&[byte]);
-                    byte_tokens[usize::from(byte)] = Some(id as u32);
-                }
-                (TokenKind::Normal, _) => {
-                    bytes.push(&unmark_spaces(text));
-                    // Files without token types have byte tokens that look like text.
-                    if let Some(byte) = byte {
-                        byte_tokens[usize::from(byte)].get_or_insert(id as u32);
-                    }
-                    tokens.insert(text.into(), id as u32);
-                }
-                // User-defined tokens are found beforehand, and structure must not come out of merging text.
-                _ => bytes.push(text),
-            }
-        }
-        // Equal scores share a rank, so that the leftmost pair goes first.
-        let mut order: Vec<f32> = scores.iter().map(|&score| score as f32).collect();
-        order.sort_unstable_by(|a, b| b.total_cmp(a));
-        order.dedup_by(|a, b| a.total_cmp(b).is_eq());
-        let rank = |score: f32| order.partition_point(|better| better.total_cmp(&score).is_gt()) as u32;
-        let ranks = scores.iter().map(|&score| rank(score as f32)).collect();
-        Ok(Self { tokens, ranks, byte_tokens })
-    }
-
-    fn encode(&self, text: &str, space_prefix: bool, out: &mut Vec<u32>) {
-        let marked = format!("{}{text}", if space_prefix { " " } else { "" }).replace(' ', SPACE_MARK);
-        let pieces = marked.char_indices().map(|(start, character)| Piece {
-            start,
-            end: start + character.len_utf8(),
-            token: 0,
-        });
-        let join = |left: Piece, right: Piece| {
-            let token = *self.tokens.get(&marked.as_bytes()[left.start..right.end])?;
-            Some(Join { rank: self.ranks[token as usize], token })
-        };
-        let emit = |piece: Piece| {
-            let bytes = &marked.as_bytes()[piece.start..piece.end];
-            match self.tokens.get(bytes) {
-                Some(&token) => out.push(token),
-                None => out.extend(bytes.iter().filter_map(|&byte| self.byte_tokens[usize::from(byte)])),
-            }
-        };
-        with_merger(|merger| merger.merge(pieces, join, emit));
     }
 }
 
@@ -530,24 +393,11 @@ fn mark_ends_as_control(raw: &mut RawTokens<'_>) {
 
 fn token_key(file: &Gguf, key: &str, tokens: usize) -> Result<Option<u32>, TokenizerError> {
     match file.optional::<u32>(key)? {
-        Some(id) if id as usize >= tokens => {
-            Err(TokenizerError::OutsideVocabulary { key: key.to_owned(), id, tokens })
-        }
+        Some(id) if id as usize >= tokens => Err(TokenizerError::OutsideVocabulary {
+            key: key.to_owned(),
+            id,
+            tokens,
+        }),
         id => Ok(id),
     }
-}
-
-fn unmark_spaces(text: &[u8]) -> Vec<u8> {
-    match std::str::from_utf8(text) {
-        Ok(text) => text.replace(SPACE_MARK, " ").into_bytes(),
-        Err(_) => text.to_vec(),
-    }
-}
-
-/// Lends this thread's scratch space.
-fn with_merger(work: impl FnOnce(&mut Merger)) {
-    thread_local! {
-        static MERGER: RefCell<Merger> = RefCell::new(Merger::default());
-    }
-    MERGER.with_borrow_mut(work);
 }

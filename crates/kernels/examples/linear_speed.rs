@@ -39,6 +39,7 @@ fn main() {
     let many = arguments.next().unwrap_or(512);
     let pool = ThreadPool::new(threads);
     println!("{threads} threads; one row: GB/s of weights (microseconds); {many} rows: GOP/s");
+    println!("reading memory: {:.1} GB/s", read_bandwidth(&pool));
     print!("{:24}", "");
     for isa in Isa::available() {
         print!("{:>24}", isa.to_string());
@@ -73,6 +74,22 @@ fn main() {
         }
         println!();
     }
+}
+
+/// GB/s of plain reading by all threads, the best of a few passes over memory that no cache holds.
+fn read_bandwidth(pool: &ThreadPool) -> f64 {
+    const PART: usize = 32 << 10;
+    let memory = vec![1_u64; 2 * FOOTPRINT / 8];
+    let mut best = f64::INFINITY;
+    for _ in 0..5 {
+        let start = Instant::now();
+        pool.run(memory.len() / PART, &|item| {
+            let part = &memory[item * PART..][..PART];
+            std::hint::black_box(part.iter().fold(0, |sum: u64, value| sum.wrapping_add(*value)));
+        });
+        best = best.min(start.elapsed().as_secs_f64());
+    }
+    memory.len() as f64 * 8e-9 / best
 }
 
 /// Seconds of one product: the lower quartile of as many as fit into `budget` seconds, at least two.

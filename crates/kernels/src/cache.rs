@@ -229,6 +229,10 @@ impl KvCache {
     ///
     /// # Errors
     /// If the shape does not fit or memory runs out; then no row has been added to any head.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "the blocks it relies on were counted and taken first"
+    )]
     pub fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), CacheError> {
         let KvConfig { kv_heads, head_dim, .. } = *self.pool.config();
         let first = self.index(layer, 0)?;
@@ -284,6 +288,10 @@ impl KvCache {
     /// # Errors
     /// If a move is not of that form, `rows` is more than is held, or copying a shared block needs more memory than
     /// the pool may use; then nothing has changed.
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "the blocks it writes to were made exclusive first"
+    )]
     pub fn apply(&mut self, layer: usize, head: usize, moves: &[(u32, u32)], rows: usize) -> Result<(), CacheError> {
         let index = self.index(layer, head)?;
         let head = &mut self.heads[index];

@@ -47,7 +47,10 @@ impl Deref for MappedFile {
 
 impl fmt::Debug for MappedFile {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("MappedFile").field("bytes", &self.map.len()).finish()
+        formatter
+            .debug_struct("MappedFile")
+            .field("bytes", &self.map.len())
+            .finish()
     }
 }
 

@@ -59,7 +59,11 @@ impl<'a> Cursor<'a> {
         let offset = self.at as u64;
         let count = self.u64(what)?;
         if count > (self.remaining() / least_bytes) as u64 {
-            return Err(GgufError::CountTooLarge { what: what.to_owned(), offset, count });
+            return Err(GgufError::CountTooLarge {
+                what: what.to_owned(),
+                offset,
+                count,
+            });
         }
         Ok(count as usize)
     }
@@ -69,7 +73,11 @@ impl<'a> Cursor<'a> {
         let offset = self.at as u64;
         let length = self.u64(what)?;
         if length > self.remaining() as u64 {
-            return Err(GgufError::StringTooLong { what: what.to_owned(), offset, length });
+            return Err(GgufError::StringTooLong {
+                what: what.to_owned(),
+                offset,
+                length,
+            });
         }
         self.take(length as usize, what)
     }
@@ -78,11 +86,18 @@ impl<'a> Cursor<'a> {
         let offset = self.at as u64;
         let bytes = self.string(what)?;
         if bytes.len() > longest {
-            return Err(GgufError::StringTooLong { what: what.to_owned(), offset, length: bytes.len() as u64 });
+            return Err(GgufError::StringTooLong {
+                what: what.to_owned(),
+                offset,
+                length: bytes.len() as u64,
+            });
         }
         match std::str::from_utf8(bytes) {
             Ok(text) if !text.is_empty() => Ok(text.to_owned()),
-            _ => Err(GgufError::BadName { what: what.to_owned(), offset }),
+            _ => Err(GgufError::BadName {
+                what: what.to_owned(),
+                offset,
+            }),
         }
     }
 
@@ -110,7 +125,12 @@ impl<'a> Cursor<'a> {
             ValueType::Bool => match self.array::<1>(key)?[0] {
                 0 => Value::Bool(false),
                 1 => Value::Bool(true),
-                other => return Err(GgufError::BadBool { key: key.to_owned(), value: other }),
+                other => {
+                    return Err(GgufError::BadBool {
+                        key: key.to_owned(),
+                        value: other,
+                    });
+                }
             },
             // A broken character in a licence text is no reason to refuse a model; keys and names are strict.
             ValueType::String => Value::String(String::from_utf8_lossy(self.string(key)?).into_owned()),
@@ -120,7 +140,10 @@ impl<'a> Cursor<'a> {
 
     fn value_type(&mut self, key: &str) -> Result<ValueType, GgufError> {
         let id = self.u32(key)?;
-        ValueType::from_id(id).ok_or_else(|| GgufError::UnknownValueType { key: key.to_owned(), id })
+        ValueType::from_id(id).ok_or_else(|| GgufError::UnknownValueType {
+            key: key.to_owned(),
+            id,
+        })
     }
 
     /// Walks an array without keeping its elements.
@@ -138,6 +161,10 @@ impl<'a> Cursor<'a> {
         } else {
             self.take(len * element.least_bytes(), key)?;
         }
-        Ok(Array { element, len, bytes: start..self.at })
+        Ok(Array {
+            element,
+            len,
+            bytes: start..self.at,
+        })
     }
 }

@@ -50,23 +50,46 @@ const TYPES: &[(u32, &str, usize, usize)] = &[
 
 impl GgmlType {
     /// 32-bit floats.
-    pub const F32: Self = Self { id: 0, name: "F32", block_size: 1, block_bytes: 4 };
+    pub const F32: Self = Self {
+        id: 0,
+        name: "F32",
+        block_size: 1,
+        block_bytes: 4,
+    };
     /// 16-bit floats.
-    pub const F16: Self = Self { id: 1, name: "F16", block_size: 1, block_bytes: 2 };
+    pub const F16: Self = Self {
+        id: 1,
+        name: "F16",
+        block_size: 1,
+        block_bytes: 2,
+    };
     /// Brain floats.
-    pub const BF16: Self = Self { id: 30, name: "BF16", block_size: 1, block_bytes: 2 };
+    pub const BF16: Self = Self {
+        id: 30,
+        name: "BF16",
+        block_size: 1,
+        block_bytes: 2,
+    };
     /// 8-bit blocks of 32 with one scale.
-    pub const Q8_0: Self = Self { id: 8, name: "Q8_0", block_size: 32, block_bytes: 34 };
+    pub const Q8_0: Self = Self {
+        id: 8,
+        name: "Q8_0",
+        block_size: 32,
+        block_bytes: 34,
+    };
 
     /// The type with this number, if there is one.
     #[must_use]
     pub fn from_id(id: u32) -> Option<Self> {
-        TYPES.iter().find(|entry| entry.0 == id).map(|&(id, name, block_size, block_bytes)| Self {
-            id,
-            name,
-            block_size,
-            block_bytes,
-        })
+        TYPES
+            .iter()
+            .find(|entry| entry.0 == id)
+            .map(|&(id, name, block_size, block_bytes)| Self {
+                id,
+                name,
+                block_size,
+                block_bytes,
+            })
     }
 
     /// The number stored in files.

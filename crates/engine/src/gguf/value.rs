@@ -93,13 +93,14 @@ impl ValueType {
         }
     }
 
-    pub(super) fn name(self) -> &'static str {
+    /// Several of them, in words for an error message.
+    pub(super) fn plural(self) -> &'static str {
         match self {
-            Self::U8 | Self::I8 | Self::U16 | Self::I16 | Self::U32 | Self::I32 | Self::U64 | Self::I64 => "an integer",
-            Self::F32 | Self::F64 => "a float",
-            Self::Bool => "a boolean",
-            Self::String => "a string",
-            Self::Array => "an array",
+            Self::U8 | Self::I8 | Self::U16 | Self::I16 | Self::U32 | Self::I32 | Self::U64 | Self::I64 => "integers",
+            Self::F32 | Self::F64 => "floats",
+            Self::Bool => "booleans",
+            Self::String => "strings",
+            Self::Array => "arrays",
         }
     }
 }

@@ -45,7 +45,12 @@ struct Tensor {
 
 impl Default for GgufWriter {
     fn default() -> Self {
-        Self { version: 3, alignment: DEFAULT_ALIGNMENT, metadata: Vec::new(), tensors: Vec::new() }
+        Self {
+            version: 3,
+            alignment: DEFAULT_ALIGNMENT,
+            metadata: Vec::new(),
+            tensors: Vec::new(),
+        }
     }
 }
 
@@ -115,7 +120,11 @@ impl GgufWriter {
 
     /// Adds a value given as its type number and bytes, for what the other methods do not offer.
     pub fn raw(&mut self, key: &str, value_type: u32, value: &[u8]) -> &mut Self {
-        self.metadata.push(Entry { key: key.to_owned(), value_type, value: value.to_vec() });
+        self.metadata.push(Entry {
+            key: key.to_owned(),
+            value_type,
+            value: value.to_vec(),
+        });
         self
     }
 
@@ -168,7 +177,14 @@ impl GgufWriter {
             file.extend(value);
         }
         let mut place = 0;
-        for Tensor { name, dimensions, kind, offset, data } in &self.tensors {
+        for Tensor {
+            name,
+            dimensions,
+            kind,
+            offset,
+            data,
+        } in &self.tensors
+        {
             push_string(&mut file, name.as_bytes());
             file.extend((dimensions.len() as u32).to_le_bytes());
             file.extend(dimensions.iter().flat_map(|dimension| dimension.to_le_bytes()));
@@ -186,7 +202,10 @@ impl GgufWriter {
     /// Writes the file.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), GgufError> {
         let path = path.as_ref();
-        std::fs::write(path, self.to_bytes()).map_err(|source| GgufError::Write { path: path.to_owned(), source })
+        std::fs::write(path, self.to_bytes()).map_err(|source| GgufError::Write {
+            path: path.to_owned(),
+            source,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Both tokenizer families are this one procedure with different ideas of "best": the rank of a merge rule (byte-level
 //! BPE) or the score of the joined token (sentencepiece). Ties go to the leftmost pair.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -50,6 +51,14 @@ struct Candidate {
 }
 
 impl Merger {
+    /// Lends this thread's scratch space.
+    pub(super) fn with_local(work: impl FnOnce(&mut Self)) {
+        thread_local! {
+            static LOCAL: RefCell<Merger> = RefCell::new(Merger::default());
+        }
+        LOCAL.with_borrow_mut(work);
+    }
+
     /// Merges neighbouring `pieces` as far as `join` allows and hands what remains to `emit`, in order.
     pub(super) fn merge(
         &mut self,
@@ -61,7 +70,11 @@ impl Merger {
         self.queue.clear();
         for (index, piece) in pieces.enumerate() {
             let previous = index.checked_sub(1).unwrap_or(NONE);
-            self.pieces.push(Link { piece, previous, next: index + 1 });
+            self.pieces.push(Link {
+                piece,
+                previous,
+                next: index + 1,
+            });
         }
         let Some(last) = self.pieces.last_mut() else { return };
         last.next = NONE;
@@ -69,15 +82,29 @@ impl Merger {
             self.consider(right - 1, right, &join);
         }
         while let Some(Reverse(candidate)) = self.queue.pop() {
-            let Candidate { left, right, bytes, token, .. } = candidate;
-            let (Piece { start, end: middle, .. }, Piece { start: resumed, end, .. }) =
-                (self.pieces[left].piece, self.pieces[right].piece);
+            let Candidate {
+                left,
+                right,
+                bytes,
+                token,
+                ..
+            } = candidate;
+            let (
+                Piece { start, end: middle, .. },
+                Piece {
+                    start: resumed, end, ..
+                },
+            ) = (self.pieces[left].piece, self.pieces[right].piece);
             // A piece that was swallowed is empty; one that grew makes the pair longer than when it was queued.
             if start == middle || resumed == end || end - start != bytes {
                 continue;
             }
             let next = self.pieces[right].next;
-            self.pieces[left] = Link { piece: Piece { start, end, token }, next, ..self.pieces[left] };
+            self.pieces[left] = Link {
+                piece: Piece { start, end, token },
+                next,
+                ..self.pieces[left]
+            };
             self.pieces[right].piece.start = end;
             if next != NONE {
                 self.pieces[next].previous = left;
@@ -99,7 +126,13 @@ impl Merger {
         let (first, second) = (self.pieces[left].piece, self.pieces[right].piece);
         if let Some(Join { rank, token }) = join(first, second) {
             let bytes = second.end - first.start;
-            self.queue.push(Reverse(Candidate { rank, left, right, bytes, token }));
+            self.queue.push(Reverse(Candidate {
+                rank,
+                left,
+                right,
+                bytes,
+                token,
+            }));
         }
     }
 }
@@ -110,10 +143,17 @@ mod tests {
 
     /// Merges by rules given as (left, right) texts, best first.
     fn merged(text: &str, rules: &[(&str, &str)]) -> Vec<String> {
-        let pieces = text.char_indices().map(|(start, c)| Piece { start, end: start + c.len_utf8(), token: 0 });
+        let pieces = text.char_indices().map(|(start, c)| Piece {
+            start,
+            end: start + c.len_utf8(),
+            token: 0,
+        });
         let join = |left: Piece, right: Piece| {
             let pair = (&text[left.start..left.end], &text[right.start..right.end]);
-            rules.iter().position(|rule| *rule == pair).map(|rank| Join { rank: rank as u32, token: 0 })
+            rules.iter().position(|rule| *rule == pair).map(|rank| Join {
+                rank: rank as u32,
+                token: 0,
+            })
         };
         let mut out = Vec::new();
         Merger::default().merge(pieces, join, |piece| out.push(text[piece.start..piece.end].to_owned()));

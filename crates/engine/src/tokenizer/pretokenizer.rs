@@ -41,13 +41,29 @@ struct Scheme {
 
 const SCHEMES: &[Scheme] = &[
     Scheme {
-        names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b", "mellum2"],
+        names: &[
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
+            "mellum2",
+        ],
         patterns: &[r"\p{N}", GPT_2],
         whole_words: false,
         adds_bos: false,
     },
     Scheme {
-        names: &["qwen2", "deepseek-r1-qwen", "stablelm2", "hunyuan", "megrez", "solar-open"],
+        names: &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "stablelm2",
+            "hunyuan",
+            "megrez",
+            "solar-open",
+        ],
         patterns: &[QWEN_2],
         whole_words: false,
         adds_bos: false,
@@ -58,10 +74,29 @@ const SCHEMES: &[Scheme] = &[
         whole_words: true,
         adds_bos: true,
     },
-    Scheme { names: &["smaug-bpe", "dbrx"], patterns: &[LLAMA_3], whole_words: false, adds_bos: false },
-    Scheme { names: &["tekken"], patterns: &[TEKKEN], whole_words: true, adds_bos: true },
     Scheme {
-        names: &["gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "granite-docling", "exaone4"],
+        names: &["smaug-bpe", "dbrx"],
+        patterns: &[LLAMA_3],
+        whole_words: false,
+        adds_bos: false,
+    },
+    Scheme {
+        names: &["tekken"],
+        patterns: &[TEKKEN],
+        whole_words: true,
+        adds_bos: true,
+    },
+    Scheme {
+        names: &[
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "exaone4",
+        ],
         patterns: &[GPT_2],
         whole_words: false,
         adds_bos: false,
@@ -111,7 +146,9 @@ impl PreTokenizer {
 }
 
 fn split_by<'t>(patterns: &[SysRegex], text: &'t str, word: &mut dyn FnMut(&'t str)) {
-    let Some((first, rest)) = patterns.split_first() else { return word(text) };
+    let Some((first, rest)) = patterns.split_first() else {
+        return word(text);
+    };
     let mut done = 0;
     for (start, end) in first.find_iter(text) {
         if done < start {
@@ -133,7 +170,9 @@ mod tests {
 
     fn words(name: &str, text: &str) -> Vec<String> {
         let mut words = Vec::new();
-        PreTokenizer::named(Some(name)).expect("it is in the table").split(text, |word| words.push(word.to_owned()));
+        PreTokenizer::named(Some(name))
+            .expect("it is in the table")
+            .split(text, |word| words.push(word.to_owned()));
         assert_eq!(words.concat(), text);
         words
     }
@@ -166,13 +205,20 @@ mod tests {
 
     #[test]
     fn an_unknown_name_is_an_error_that_says_it() {
-        let error = PreTokenizer::named(Some("no-such-scheme")).expect_err("not in the table").to_string();
+        let error = PreTokenizer::named(Some("no-such-scheme"))
+            .expect_err("not in the table")
+            .to_string();
         assert!(error.contains("no-such-scheme"), "{error}");
     }
 
     #[test]
     fn long_runs_are_split_in_full() {
-        for text in [" ".repeat(300_000) + "x", "\n".repeat(300_000), "é".repeat(300_000), "!".repeat(300_000)] {
+        for text in [
+            " ".repeat(300_000) + "x",
+            "\n".repeat(300_000),
+            "é".repeat(300_000),
+            "!".repeat(300_000),
+        ] {
             for name in ["smollm", "qwen2", "llama-bpe", "tekken", "default"] {
                 assert!(words(name, &text).len() <= 2, "{name}");
             }

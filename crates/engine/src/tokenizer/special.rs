@@ -27,16 +27,28 @@ pub(super) enum Part<'t> {
 impl SpecialTokens {
     pub(super) fn insert(&mut self, text: &[u8], id: u32, structural: bool) {
         // What is not UTF-8 cannot occur in text.
-        let (Some(&first), Ok(_)) = (text.first(), std::str::from_utf8(text)) else { return };
+        let (Some(&first), Ok(_)) = (text.first(), std::str::from_utf8(text)) else {
+            return;
+        };
         let entries = self.by_first_byte.entry(first).or_default();
         let place = entries.partition_point(|entry| entry.text.len() >= text.len());
-        entries.insert(place, Entry { text: text.into(), id, structural });
+        entries.insert(
+            place,
+            Entry {
+                text: text.into(),
+                id,
+                structural,
+            },
+        );
     }
 
     /// The token with exactly this text.
     pub(super) fn find(&self, text: &str) -> Option<u32> {
         let entries = self.by_first_byte.get(text.as_bytes().first()?)?;
-        entries.iter().find(|entry| *entry.text == *text.as_bytes()).map(|entry| entry.id)
+        entries
+            .iter()
+            .find(|entry| *entry.text == *text.as_bytes())
+            .map(|entry| entry.id)
     }
 
     /// Whether a structural token begins `text`, or could if more text followed.
@@ -93,7 +105,10 @@ mod tests {
 
     #[test]
     fn the_longest_match_wins() {
-        assert_eq!(parts("x<a>>y<a>", true), [Part::Text("x"), Part::Token(2), Part::Text("y"), Part::Token(1)]);
+        assert_eq!(
+            parts("x<a>>y<a>", true),
+            [Part::Text("x"), Part::Token(2), Part::Text("y"), Part::Token(1)]
+        );
     }
 
     #[test]

@@ -13,7 +13,10 @@ pub struct StreamDecoder {
 
 impl StreamDecoder {
     pub(super) fn new(tokenizer: Tokenizer) -> Self {
-        Self { tokenizer, pending: Vec::new() }
+        Self {
+            tokenizer,
+            pending: Vec::new(),
+        }
     }
 
     /// Adds a token and returns the text that became complete, possibly none.

@@ -58,13 +58,14 @@ impl<'a> RawTokens<'a> {
             return Err(TokenizerError::Empty);
         }
         if texts.len() > MOST_ENTRIES {
-            return Err(TokenizerError::TooMany { key: TOKENS.to_owned(), count: texts.len() });
+            return Err(TokenizerError::TooMany {
+                key: TOKENS.to_owned(),
+                count: texts.len(),
+            });
         }
         let kinds = match file.numbers(TOKEN_TYPES)? {
             None => vec![TokenKind::Normal; texts.len()],
-            Some(numbers) if numbers.len() == texts.len() => {
-                numbers.into_iter().map(TokenKind::from_number).collect()
-            }
+            Some(numbers) if numbers.len() == texts.len() => numbers.into_iter().map(TokenKind::from_number).collect(),
             Some(numbers) => return Err(TokenizerError::lengths(TOKEN_TYPES, numbers.len(), texts.len())),
         };
         Ok(Self { texts, kinds })
@@ -125,7 +126,8 @@ impl ByteAlphabet {
     pub(crate) fn character(byte: u8) -> char {
         let alphabet = Self::new();
         let code = alphabet.byte_of.iter().position(|&entry| entry == Some(byte));
-        code.and_then(|code| char::from_u32(code as u32)).expect("every byte has a character below U+0144")
+        code.and_then(|code| char::from_u32(code as u32))
+            .expect("every byte has a character below U+0144")
     }
 
     /// Appends what a token text stands for. Characters outside the alphabet stand for themselves (some vocabularies
@@ -137,12 +139,11 @@ impl ByteAlphabet {
         };
         let mut pure = true;
         for character in text.chars() {
-            match self.byte_of.get(character as usize).copied().flatten() {
-                Some(byte) => out.push(byte),
-                None => {
-                    pure = false;
-                    out.extend(character.encode_utf8(&mut [0; 4]).as_bytes());
-                }
+            if let Some(byte) = self.byte_of.get(character as usize).copied().flatten() {
+                out.push(byte);
+            } else {
+                pure = false;
+                out.extend(character.encode_utf8(&mut [0; 4]).as_bytes());
             }
         }
         pure
@@ -197,6 +198,15 @@ mod tests {
         tokens.push(b"a");
         tokens.push(b"");
         tokens.push(b"bc");
-        assert_eq!([tokens.of(0), tokens.of(1), tokens.of(2), tokens.of(3), tokens.of(u32::MAX)], [&b"a"[..], b"", b"bc", b"", b""]);
+        assert_eq!(
+            [
+                tokens.of(0),
+                tokens.of(1),
+                tokens.of(2),
+                tokens.of(3),
+                tokens.of(u32::MAX)
+            ],
+            [&b"a"[..], b"", b"bc", b"", b""]
+        );
     }
 }

@@ -14,6 +14,7 @@ import sys
 
 import llama_cpp
 
+# Not `</s>`: llama.cpp takes it for a control token in every vocabulary, although in some it is ordinary text.
 TEXTS = [
     "",
     " ",
@@ -28,7 +29,7 @@ TEXTS = [
     "0 1 12 123 1234 12345 3.14159 1,000,000 2024-01-31 0x1F 1e-5 ½ ² ٣ Ⅷ",
     "def f(x: int) -> str:\n    \"\"\"Doc.\"\"\"\n    if x != 0 and x >= -1:\n\t\treturn f\"{x!r:>10}\"\n    return None  # done\n",
     "fn main() { let v: Vec<u8> = (0..=255).collect(); println!(\"{:?}\", &v[1..]); }",
-    "<html><body class='a'>&nbsp;</body></html> <!-- comment --> </s> <s> [INST] <0x0A>",
+    "<html><body class='a'>&nbsp;</body></html> <!-- comment --> <s> [INST] <0x0A>",
     "Das Mädchen läuft über die Straße. Größe, naïve, façade, Ångström, coöperate",
     "e\u0301 combining, \u0915\u094d\u0937\u093f Hindi: नमस्ते दुनिया",
     "Быстрая коричневая лиса. Ελληνικά. עברית. العربية ١٢٣",

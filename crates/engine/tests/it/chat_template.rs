@@ -21,7 +21,12 @@ fn with_template(source: &str) -> (Tokenizer, ChatTemplate) {
 }
 
 fn conversation() -> Vec<Message> {
-    vec![Message::system("Be brief."), Message::user("Hi"), Message::assistant("Hello"), Message::user("Bye")]
+    vec![
+        Message::system("Be brief."),
+        Message::user("Hi"),
+        Message::assistant("Hello"),
+        Message::user("Bye"),
+    ]
 }
 
 const EXPECTED: &str = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n\
@@ -32,14 +37,20 @@ fn the_files_template_is_rendered() {
     let (_, template) = load(&TinyModel::default().writer());
     let template = template.unwrap();
     assert_eq!(template.render(&conversation(), false).unwrap(), EXPECTED);
-    assert_eq!(template.render(&conversation(), true).unwrap(), format!("{EXPECTED}<|im_start|>assistant\n"));
+    assert_eq!(
+        template.render(&conversation(), true).unwrap(),
+        format!("{EXPECTED}<|im_start|>assistant\n")
+    );
 }
 
 #[test]
 fn encoding_is_the_rendered_text_with_its_control_tokens() {
     let (tokenizer, template) = load(&TinyModel::default().writer());
     let tokens = template.unwrap().encode(&tokenizer, &conversation(), true).unwrap();
-    assert_eq!(tokens, tokenizer.encode(&format!("{EXPECTED}<|im_start|>assistant\n"), true));
+    assert_eq!(
+        tokens,
+        tokenizer.encode(&format!("{EXPECTED}<|im_start|>assistant\n"), true)
+    );
 }
 
 #[test]
@@ -73,9 +84,16 @@ fn there_is_one_bos_whoever_writes_it() {
     for source in ["{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"] {
         let mut writer = TinyModel::default().writer();
         let add_bos = "tokenizer.ggml.add_bos_token";
-        writer.remove(TEMPLATE).string(TEMPLATE, source).remove(add_bos).bool(add_bos, true);
+        writer
+            .remove(TEMPLATE)
+            .string(TEMPLATE, source)
+            .remove(add_bos)
+            .bool(add_bos, true);
         let (tokenizer, template) = load(&writer);
-        let tokens = template.unwrap().encode(&tokenizer, &[Message::user("hello")], true).unwrap();
+        let tokens = template
+            .unwrap()
+            .encode(&tokenizer, &[Message::user("hello")], true)
+            .unwrap();
         let bos = tokenizer.bos().unwrap();
         assert_eq!(tokens[0], bos);
         assert_eq!(tokens.iter().filter(|&&token| token == bos).count(), 1, "{source}");
@@ -85,7 +103,9 @@ fn there_is_one_bos_whoever_writes_it() {
 #[test]
 fn roles_are_text_too() {
     let (tokenizer, template) = with_template("{{ messages[0].role }}: {{ messages[0].content }}");
-    let tokens = template.encode(&tokenizer, &[Message::new("<|im_end|>", "x")], false).unwrap();
+    let tokens = template
+        .encode(&tokenizer, &[Message::new("<|im_end|>", "x")], false)
+        .unwrap();
     assert!(tokens.iter().all(|&token| !tokenizer.is_control(token)));
     assert_eq!(tokenizer.decode(&tokens), "<|im_end|>: x");
 }

@@ -13,7 +13,11 @@ fn llama() -> GgufWriter {
 }
 
 fn qwen2() -> GgufWriter {
-    TinyModel { family: Architecture::Qwen2, ..TinyModel::default() }.writer()
+    TinyModel {
+        family: Architecture::Qwen2,
+        ..TinyModel::default()
+    }
+    .writer()
 }
 
 fn refused(writer: &GgufWriter, words: &[&str]) {
@@ -41,7 +45,10 @@ fn both_families_are_understood() {
         assert_eq!(config.qkv_bias, family == Architecture::Qwen2);
         assert!(!config.output_bias);
         assert!(config.tied_embeddings);
-        assert_eq!((config.layers, config.hidden, config.heads, config.kv_heads), (2, 64, 4, 2));
+        assert_eq!(
+            (config.layers, config.hidden, config.heads, config.kv_heads),
+            (2, 64, 4, 2)
+        );
         assert_eq!((config.head_dim, config.group(), config.feed_forward), (32, 2, 96));
         assert_eq!(config.context_length, 4096);
         assert_eq!(config.rope.dimensions, 32);
@@ -52,7 +59,11 @@ fn both_families_are_understood() {
 
 #[test]
 fn an_output_matrix_is_used_when_there_is_one() {
-    let writer = TinyModel { tied: false, ..TinyModel::default() }.writer();
+    let writer = TinyModel {
+        tied: false,
+        ..TinyModel::default()
+    }
+    .writer();
     assert!(!config(&writer).unwrap().tied_embeddings);
 }
 
@@ -61,27 +72,44 @@ fn other_architectures_are_refused_with_the_list_of_supported_ones() {
     let mut writer = llama();
     writer.remove("general.architecture");
     refused(&writer, &["general.architecture", "missing"]);
-    refused(writer.string("general.architecture", "mamba"), &["`mamba`", "llama, qwen2"]);
+    refused(
+        writer.string("general.architecture", "mamba"),
+        &["`mamba`", "llama, qwen2"],
+    );
 }
 
 /// The prefix of keys is the architecture, not a fixed word.
 #[test]
 fn keys_of_another_family_do_not_count() {
     let mut writer = llama();
-    writer.remove("general.architecture").string("general.architecture", "qwen2");
+    writer
+        .remove("general.architecture")
+        .string("general.architecture", "qwen2");
     refused(&writer, &["qwen2.block_count"]);
 }
 
 #[test]
 fn the_head_size_is_the_stated_one_or_the_quotient() {
-    let mut writer = TinyModel { head_dim: 16, ..TinyModel::default() }.writer();
+    let mut writer = TinyModel {
+        head_dim: 16,
+        ..TinyModel::default()
+    }
+    .writer();
     for key in ["attention.key_length", "attention.value_length", "rope.dimension_count"] {
         writer.remove(&format!("llama.{key}"));
     }
     let read = config(&writer).unwrap();
     assert_eq!((read.head_dim, read.rope.dimensions), (16, 16));
-    let mut writer = TinyModel { heads: 3, kv_heads: 1, ..TinyModel::default() }.writer();
-    refused(writer.remove("llama.attention.key_length"), &["llama.embedding_length", "3 heads"]);
+    let mut writer = TinyModel {
+        heads: 3,
+        kv_heads: 1,
+        ..TinyModel::default()
+    }
+    .writer();
+    refused(
+        writer.remove("llama.attention.key_length"),
+        &["llama.embedding_length", "3 heads"],
+    );
 }
 
 #[test]
@@ -89,13 +117,24 @@ fn biases_go_by_the_tensors_that_are_there() {
     let mut writer = llama();
     for layer in 0..2 {
         for (part, rows) in [("q", 128), ("k", 64), ("v", 64), ("output", 64)] {
-            writer.tensor(&format!("blk.{layer}.attn_{part}.bias"), &[rows], GgmlType::F32, &vec![0; rows * 4]);
+            writer.tensor(
+                &format!("blk.{layer}.attn_{part}.bias"),
+                &[rows],
+                GgmlType::F32,
+                &vec![0; rows * 4],
+            );
         }
     }
     let read = config(&writer).unwrap();
     assert!(read.qkv_bias && read.output_bias);
-    refused(writer.clone().remove_tensor("blk.1.attn_k.bias"), &["blk.0.attn_q.bias", "blk.1.attn_k.bias"]);
-    refused(writer.remove_tensor("blk.1.attn_output.bias"), &["blk.0.attn_output.bias", "blk.1.attn_output.bias"]);
+    refused(
+        writer.clone().remove_tensor("blk.1.attn_k.bias"),
+        &["blk.0.attn_q.bias", "blk.1.attn_k.bias"],
+    );
+    refused(
+        writer.remove_tensor("blk.1.attn_output.bias"),
+        &["blk.0.attn_output.bias", "blk.1.attn_output.bias"],
+    );
 
     let mut without = qwen2();
     for layer in 0..2 {
@@ -141,7 +180,13 @@ fn rope_scaling_is_applied_or_refused() {
     assert_eq!(read(Some("none"), Some(2.0)), RopeScaling::None);
     assert_eq!(read(Some("linear"), None), RopeScaling::None);
     assert_eq!(read(None, Some(1.0)), RopeScaling::None);
-    assert_eq!(config(llama().f32("llama.rope.scale_linear", 8.0)).unwrap().rope.scaling, RopeScaling::Linear(8.0));
+    assert_eq!(
+        config(llama().f32("llama.rope.scale_linear", 8.0))
+            .unwrap()
+            .rope
+            .scaling,
+        RopeScaling::Linear(8.0)
+    );
     refused(&scaled(Some("yarn"), Some(4.0)), &["yarn"]);
     refused(&scaled(Some("longrope"), None), &["longrope"]);
     for factor in [-1.0, 0.5, f32::NAN, f32::INFINITY] {
@@ -151,7 +196,13 @@ fn rope_scaling_is_applied_or_refused() {
 
 #[test]
 fn numbers_outside_reason_are_refused_by_key() {
-    for key in ["block_count", "embedding_length", "feed_forward_length", "context_length", "attention.head_count"] {
+    for key in [
+        "block_count",
+        "embedding_length",
+        "feed_forward_length",
+        "context_length",
+        "attention.head_count",
+    ] {
         let key = format!("llama.{key}");
         refused_with(&key, 0, &["0"]);
         refused_with(&key, u32::MAX, &["4294967295"]);
@@ -160,14 +211,18 @@ fn numbers_outside_reason_are_refused_by_key() {
     }
     refused_with("llama.attention.head_count_kv", 0, &["0"]);
     refused(
-        llama().remove("llama.attention.head_count_kv").u32("llama.attention.head_count_kv", 3),
+        llama()
+            .remove("llama.attention.head_count_kv")
+            .u32("llama.attention.head_count_kv", 3),
         &["4 query heads", "3 KV heads"],
     );
     refused_with("llama.attention.key_length", 33, &["even"]);
     refused_with("llama.attention.key_length", 0, &["even"]);
     refused_with("llama.attention.key_length", 1024, &["512"]);
     refused(
-        llama().remove("llama.attention.value_length").u32("llama.attention.value_length", 64),
+        llama()
+            .remove("llama.attention.value_length")
+            .u32("llama.attention.value_length", 64),
         &["value heads of 64"],
     );
     refused_with("llama.rope.dimension_count", 64, &["32"]);
@@ -180,37 +235,84 @@ fn numbers_outside_reason_are_refused_by_key() {
     ] {
         refused(llama().remove(key).f32(key, value), &[key]);
     }
-    refused(llama().remove("llama.attention.layer_norm_rms_epsilon"), &["layer_norm_rms_epsilon", "missing"]);
+    refused(
+        llama().remove("llama.attention.layer_norm_rms_epsilon"),
+        &["layer_norm_rms_epsilon", "missing"],
+    );
 }
 
 #[test]
 fn a_missing_kv_head_count_means_one_per_query_head() {
-    let mut writer = TinyModel { kv_heads: 4, ..TinyModel::default() }.writer();
+    let mut writer = TinyModel {
+        kv_heads: 4,
+        ..TinyModel::default()
+    }
+    .writer();
     writer.remove("llama.attention.head_count_kv");
     assert_eq!(config(&writer).unwrap().kv_heads, 4);
 }
 
 #[test]
 fn missing_and_misshapen_tensors_are_named() {
-    for name in ["token_embd.weight", "output_norm.weight", "blk.1.attn_v.weight", "blk.0.ffn_norm.weight"] {
+    for name in [
+        "token_embd.weight",
+        "output_norm.weight",
+        "blk.1.attn_v.weight",
+        "blk.0.ffn_norm.weight",
+    ] {
         refused(llama().remove_tensor(name), &[name, "missing"]);
     }
-    for name in ["output_norm.weight", "blk.1.attn_q.weight", "blk.0.ffn_down.weight", "token_embd.weight"] {
+    for name in [
+        "output_norm.weight",
+        "blk.1.attn_q.weight",
+        "blk.0.ffn_down.weight",
+        "token_embd.weight",
+    ] {
         let mut writer = llama();
-        writer.remove_tensor(name).tensor(name, &[32, 3], GgmlType::F32, &[0; 384]);
+        writer
+            .remove_tensor(name)
+            .tensor(name, &[32, 3], GgmlType::F32, &[0; 384]);
         refused(&writer, &[name, "[32, 3]"]);
     }
     let mut flat = llama();
-    flat.remove_tensor("token_embd.weight").tensor("token_embd.weight", &[64], GgmlType::F32, &[0; 256]);
+    flat.remove_tensor("token_embd.weight")
+        .tensor("token_embd.weight", &[64], GgmlType::F32, &[0; 256]);
     refused(&flat, &["token_embd.weight", "[64]"]);
+}
+
+#[test]
+fn types_without_a_kernel_are_named() {
+    let iq4_nl = GgmlType::from_id(20).unwrap();
+    let mut writer = llama();
+    let name = "blk.1.ffn_up.weight";
+    writer
+        .remove_tensor(name)
+        .tensor(name, &[64, 96], iq4_nl, &vec![0; 64 * 96 / 32 * 18]);
+    refused(&writer, &[name, "IQ4_NL", "Q4_K"]);
+    let mut writer = llama();
+    let name = "output_norm.weight";
+    writer.remove_tensor(name).tensor(name, &[64], GgmlType::Q8_0, &[0; 68]);
+    refused(&writer, &[name, "Q8_0", "F32"]);
 }
 
 #[test]
 fn what_the_decoder_would_ignore_is_refused() {
     refused(llama().u32("llama.expert_count", 8), &["mixture of experts"]);
     assert!(config(llama().u32("llama.expert_count", 0)).is_ok());
-    refused(llama().raw("split.count", 2, &3_u16.to_le_bytes()), &["several GGUF files"]);
-    for name in ["blk.0.attn_q_norm.weight", "blk.2.attn_q.weight", "blk.1.ffn_up.bias", "position_embd.weight"] {
+    let window = "llama.attention.sliding_window";
+    refused(llama().u32(window, 1024), &["sliding window", "1024"]);
+    assert!(config(llama().u32(window, 0)).is_ok());
+    assert!(config(llama().u32(window, 4096)).is_ok());
+    refused(
+        llama().raw("split.count", 2, &3_u16.to_le_bytes()),
+        &["several GGUF files"],
+    );
+    for name in [
+        "blk.0.attn_q_norm.weight",
+        "blk.2.attn_q.weight",
+        "blk.1.ffn_up.bias",
+        "position_embd.weight",
+    ] {
         let mut writer = llama();
         writer.tensor(name, &[32], GgmlType::F32, &[0; 128]);
         refused(&writer, &[name, "llama"]);

@@ -64,7 +64,10 @@ fn what_was_written_is_read() {
         assert!(file.numbers("a.absent").unwrap().is_none());
         assert_eq!(file.keys().count(), 11);
         let second = file.tensor("second").unwrap();
-        assert_eq!((second.dimensions(), second.kind(), second.elements()), (&[32][..], GgmlType::Q8_0, 32));
+        assert_eq!(
+            (second.dimensions(), second.kind(), second.elements()),
+            (&[32][..], GgmlType::Q8_0, 32)
+        );
         assert_eq!(file.tensor_data("second").unwrap(), [2; 34]);
         assert_eq!(file.tensor_data("first").unwrap(), [1; 32]);
         assert_eq!(file.tensor_f32("first").unwrap(), [f32::from_le_bytes([1; 4]); 8]);
@@ -77,7 +80,9 @@ fn a_file_on_disk_is_mapped() {
     let path = folder.path().join("sample.gguf");
     sample().write(&path).unwrap();
     assert_eq!(Gguf::open(&path).unwrap().tensor_data("first").unwrap(), [1; 32]);
-    let message = Gguf::open(folder.path().join("absent.gguf")).expect_err("it is not there").to_string();
+    let message = Gguf::open(folder.path().join("absent.gguf"))
+        .expect_err("it is not there")
+        .to_string();
     assert!(message.contains("absent.gguf"), "{message}");
     assert!(Gguf::open(folder.path()).is_err());
 }
@@ -86,14 +91,26 @@ fn a_file_on_disk_is_mapped() {
 fn another_alignment_is_honoured() {
     for alignment in [1, 8, 256] {
         let mut writer = GgufWriter::new();
-        writer.alignment(alignment).tensor("a", &[3], GgmlType::F32, &[1; 12]).tensor("b", &[1], GgmlType::F32, &[2; 4]);
+        writer
+            .alignment(alignment)
+            .tensor("a", &[3], GgmlType::F32, &[1; 12])
+            .tensor("b", &[1], GgmlType::F32, &[2; 4]);
         let file = read(&writer).unwrap();
         assert_eq!(file.tensor_data("b").unwrap(), [2; 4]);
-        assert!(file.tensor("b").unwrap().bytes().start.is_multiple_of(alignment as usize));
+        assert!(
+            file.tensor("b")
+                .unwrap()
+                .bytes()
+                .start
+                .is_multiple_of(alignment as usize)
+        );
     }
     for alignment in [0, 3, 1 << 17] {
         let mut writer = GgufWriter::new();
-        refused(writer.u32("general.alignment", alignment).to_bytes(), &["general.alignment"]);
+        refused(
+            writer.u32("general.alignment", alignment).to_bytes(),
+            &["general.alignment"],
+        );
     }
 }
 
@@ -103,7 +120,10 @@ fn the_key_and_what_was_expected_are_named() {
     for (error, words) in [
         (file.require::<u32>("a.absent").unwrap_err(), ["a.absent", "missing"]),
         (file.require::<u32>("a.factor").unwrap_err(), ["a.factor", "integer"]),
-        (file.require::<u32>("a.long").unwrap_err(), ["a.long", "18446744073709551615"]),
+        (
+            file.require::<u32>("a.long").unwrap_err(),
+            ["a.long", "18446744073709551615"],
+        ),
         (file.require::<usize>("a.negative").unwrap_err(), ["a.negative", "-5"]),
         (file.require::<&str>("a.flag").unwrap_err(), ["a.flag", "a string"]),
         (file.require::<f32>("a.count").unwrap_err(), ["a.count", "a float"]),
@@ -136,7 +156,13 @@ fn other_formats_and_versions_are_named() {
 #[test]
 fn hostile_counts_and_lengths_are_refused_before_anything_is_reserved() {
     let header = |tensors: u64, metadata: u64| {
-        [&b"GGUF\x03\0\0\0"[..], &tensors.to_le_bytes(), &metadata.to_le_bytes(), &[0; 64]].concat()
+        [
+            &b"GGUF\x03\0\0\0"[..],
+            &tensors.to_le_bytes(),
+            &metadata.to_le_bytes(),
+            &[0; 64],
+        ]
+        .concat()
     };
     refused(header(u64::MAX, 0), &["tensor count", "18446744073709551615"]);
     refused(header(0, u64::MAX / 2), &["metadata count"]);
@@ -156,8 +182,14 @@ fn hostile_counts_and_lengths_are_refused_before_anything_is_reserved() {
     refused(with(99, &[0; 16]), &["a.key", "99"]);
     refused(with(7, &[2]), &["a.key", "boolean"]);
     refused(GgufWriter::new().raw("", 0, &[0]).to_bytes(), &["metadata key"]);
-    refused(GgufWriter::new().raw(&"k".repeat(70_000), 0, &[0]).to_bytes(), &["metadata key", "70000"]);
-    refused(GgufWriter::new().u32("a.key", 1).u32("a.key", 2).to_bytes(), &["a.key", "twice"]);
+    refused(
+        GgufWriter::new().raw(&"k".repeat(70_000), 0, &[0]).to_bytes(),
+        &["metadata key", "70000"],
+    );
+    refused(
+        GgufWriter::new().u32("a.key", 1).u32("a.key", 2).to_bytes(),
+        &["a.key", "twice"],
+    );
 }
 
 #[test]
@@ -177,16 +209,26 @@ fn hostile_tensors_are_refused_by_name() {
     refused_tensor(&[1], 0, 1 << 40, &["incomplete"]);
     refused_tensor(&[4], 0, 0, &["overlap", "`first`"]);
     let mut writer = sample();
-    refused(writer.tensor("first", &[1], GgmlType::F32, &[0; 4]).to_bytes(), &["`first`", "twice"]);
+    refused(
+        writer.tensor("first", &[1], GgmlType::F32, &[0; 4]).to_bytes(),
+        &["`first`", "twice"],
+    );
     let mut writer = GgufWriter::new();
-    refused(writer.tensor(&"n".repeat(300), &[1], GgmlType::F32, &[0; 4]).to_bytes(), &["tensor name", "300"]);
+    refused(
+        writer.tensor(&"n".repeat(300), &[1], GgmlType::F32, &[0; 4]).to_bytes(),
+        &["tensor name", "300"],
+    );
 }
 
 #[test]
 fn every_truncation_is_refused() {
     let whole = sample().to_bytes();
     for length in 0..whole.len() {
-        assert!(Gguf::from_bytes(whole[..length].to_vec()).is_err(), "{length} of {} bytes", whole.len());
+        assert!(
+            Gguf::from_bytes(whole[..length].to_vec()).is_err(),
+            "{length} of {} bytes",
+            whole.len()
+        );
     }
     // Padding at the end is harmless.
     assert!(Gguf::from_bytes([whole, vec![0; 100]].concat()).is_ok());

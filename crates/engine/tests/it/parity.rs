@@ -1,16 +1,24 @@
-//! Does the engine agree with llama.cpp on the same file? Golden numbers come from `tests/golden/make_parity.py`.
+//! Does the engine agree with llama.cpp on the same file? Golden numbers come from the scripts in `tests/golden`.
+//!
+//! Both sides round activations to 8 bits, in different places, so log-probabilities agree only to the size of that
+//! rounding. How large it is was measured: llama.cpp moves by 0.64 (SmolLM2) and 0.53 (Qwen) when its own flash attention
+//! is switched, and lies 0.1 on average from an evaluation without rounding (`exact-*.json`). So two things are asked:
+//! the same tokens as llama.cpp, and to be no farther from the exact numbers than llama.cpp is.
 
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use inertiakv::{Engine, Method, PerplexityOptions};
+use inertiakv::{Engine, Method, PerplexityOptions, Session};
 use serde::Deserialize;
 
 use crate::models;
 
-/// Largest difference of a log-probability among the ten most likely tokens. llama.cpp rounds activations to 8 bits with
-/// other scales than we do; its own results move about as much with its settings.
-const TOLERANCE: f64 = 0.15;
+/// Largest and mean difference of a log-probability from llama.cpp's, over the ten most likely tokens of each step.
+const LARGEST: f64 = 0.7;
+const MEAN: f64 = 0.15;
+
+/// How much farther than llama.cpp we may lie from the exact log-probabilities, on average.
+const EXACT_RATIO: f64 = 1.25;
 
 /// Tokens of a continuation that must be the same.
 const SAME_TOKENS: usize = 16;
@@ -34,7 +42,6 @@ struct Prompt {
 #[derive(Deserialize)]
 struct Step {
     top: Vec<(u32, f64)>,
-    gap: f64,
 }
 
 #[derive(Deserialize)]
@@ -44,12 +51,34 @@ struct GoldenPerplexity {
     perplexity: f64,
 }
 
-fn golden_file(name: &str) -> String {
+#[derive(Deserialize)]
+struct Exact {
+    prompts: Vec<ExactPrompt>,
+}
+
+#[derive(Deserialize)]
+struct ExactPrompt {
+    name: String,
+    llama_cpp: ExactDifference,
+    steps: Vec<Vec<(u32, f64)>>,
+}
+
+#[derive(Deserialize)]
+struct ExactDifference {
+    mean_difference: f64,
+}
+
+fn golden_text(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     std::fs::read_to_string(path).expect("the golden file is part of the repository")
 }
 
-fn log_probabilities(logits: &[f32]) -> Vec<f64> {
+fn golden<T: serde::de::DeserializeOwned>(name: &str) -> T {
+    serde_json::from_str(&golden_text(name)).expect("a valid golden file")
+}
+
+fn log_probabilities(session: &Session) -> Vec<f64> {
+    let logits = session.logits().expect("logits");
     let most = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     let sum: f64 = logits.iter().map(|&logit| (f64::from(logit) - most).exp()).sum();
     logits.iter().map(|&logit| f64::from(logit) - most - sum.ln()).collect()
@@ -59,52 +88,148 @@ fn argmax(values: &[f64]) -> u32 {
     (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b])).expect("not empty") as u32
 }
 
-fn agrees_with_llama_cpp(model: &str, golden: &str) {
-    let golden: Golden = serde_json::from_str(&golden_file(golden)).expect("valid golden file");
-    assert_eq!(golden.model_sha256, inertiakv::catalog::entry(model).expect("in the catalog").sha256);
-    let engine = models::open_real(model);
-    for prompt in &golden.prompts {
-        follows_the_continuation(&engine, prompt);
+/// Differences seen so far.
+#[derive(Default)]
+struct Differences {
+    largest: f64,
+    sum: f64,
+    count: usize,
+}
+
+impl Differences {
+    fn note(&mut self, found: &[f64], expected: &[(u32, f64)]) {
+        for &(token, expected) in expected {
+            let difference = (found[token as usize] - expected).abs();
+            self.largest = self.largest.max(difference);
+            self.sum += difference;
+            self.count += 1;
+        }
     }
-    let text = golden_file("perplexity.txt");
-    let tokens = engine.tokenizer().encode(&text, false);
-    for expected in &golden.perplexity {
-        let options = PerplexityOptions { context: expected.context, chunks: None, method: None };
-        let found = engine.perplexity(&tokens, &options, &mut |_| ControlFlow::Continue(())).expect("perplexity");
-        println!("{model} perplexity {} windows: {:.4} against {:.4}", expected.context, found.perplexity, expected.perplexity);
-        assert_eq!(found.tokens, expected.scored_tokens);
-        let difference = (found.perplexity / expected.perplexity - 1.0).abs();
-        assert!(difference < 0.005, "{model}: perplexity {} against {}", found.perplexity, expected.perplexity);
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
     }
 }
 
-fn follows_the_continuation(engine: &Engine, prompt: &Prompt) {
-    let text = golden_file(&prompt.file);
+fn agrees_with_llama_cpp(model: &str, short_name: &str) {
+    let expected: Golden = golden(&format!("parity-{short_name}.json"));
+    let exact: Exact = golden(&format!("exact-{short_name}.json"));
+    assert_eq!(expected.model_sha256, inertiakv::catalog::entry(model).expect("in the catalog").sha256);
+    let engine = models::open_real(model);
+    for prompt in &expected.prompts {
+        follows_the_continuation(&engine, prompt, exact.prompts.iter().find(|exact| exact.name == prompt.name));
+    }
+    let tokens = engine.tokenizer().encode(&golden_text("perplexity.txt"), false);
+    for expected in &expected.perplexity {
+        let options = PerplexityOptions { context: expected.context, chunks: None, method: None };
+        let found = engine.perplexity(&tokens, &options, &mut |_| ControlFlow::Continue(())).expect("perplexity");
+        let difference = found.perplexity / expected.perplexity - 1.0;
+        println!(
+            "{model}, perplexity in windows of {}: {:.4}, llama.cpp {:.4}, {:+.3} %",
+            expected.context,
+            found.perplexity,
+            expected.perplexity,
+            100.0 * difference
+        );
+        assert_eq!(found.tokens, expected.scored_tokens);
+        assert!(difference.abs() < 0.005, "{model}: perplexity differs by {difference}");
+    }
+}
+
+fn follows_the_continuation(engine: &Engine, prompt: &Prompt, exact: Option<&ExactPrompt>) {
+    let text = golden_text(&prompt.file);
     let tokens = engine.tokenizer().with_bos(engine.tokenizer().encode(&text, true));
     assert_eq!(tokens, prompt.tokens, "{}: tokens of the prompt", prompt.name);
     let mut session = engine.session(&Method::full()).expect("a session");
     session.prefill(&tokens, &mut |_, _| ControlFlow::Continue(())).expect("prefill");
-    let mut largest = 0.0_f64;
+    let (mut from_llama, mut from_exact) = (Differences::default(), Differences::default());
     for (index, step) in prompt.steps.iter().enumerate() {
-        let found = log_probabilities(session.logits().expect("logits"));
-        for &(token, expected) in &step.top {
-            largest = largest.max((found[token as usize] - expected).abs());
+        let found = log_probabilities(&session);
+        from_llama.note(&found, &step.top);
+        if let Some(exact) = exact.and_then(|exact| exact.steps.get(index)) {
+            from_exact.note(&found, exact);
         }
-        if index < SAME_TOKENS && step.gap > TOLERANCE {
+        if index < SAME_TOKENS {
             assert_eq!(argmax(&found), prompt.greedy[index], "{}: token {index}", prompt.name);
         }
         session.step(&[prompt.greedy[index]]).expect("step");
     }
-    println!("{}: largest difference of a log-probability {largest:.4}", prompt.name);
-    assert!(largest <= TOLERANCE, "{}: log-probabilities differ by {largest}", prompt.name);
+    println!("{}: from llama.cpp at most {:.3}, mean {:.3}", prompt.name, from_llama.largest, from_llama.mean());
+    assert!(from_llama.largest <= LARGEST, "{}: log-probabilities differ by {}", prompt.name, from_llama.largest);
+    assert!(from_llama.mean() <= MEAN, "{}: log-probabilities differ by {} on average", prompt.name, from_llama.mean());
+    if let Some(exact) = exact {
+        println!("  from exact mean {:.3}, llama.cpp's own {:.3}", from_exact.mean(), exact.llama_cpp.mean_difference);
+        let allowed = EXACT_RATIO * exact.llama_cpp.mean_difference;
+        assert!(from_exact.mean() <= allowed, "{}: {} from exact on average", prompt.name, from_exact.mean());
+    }
 }
 
 #[test]
 fn real_model_smollm2_agrees_with_llama_cpp() {
-    agrees_with_llama_cpp("smollm2-135m", "parity-smollm2.json");
+    agrees_with_llama_cpp("smollm2-135m", "smollm2");
 }
 
 #[test]
 fn real_model_qwen_agrees_with_llama_cpp() {
-    agrees_with_llama_cpp("qwen2.5-coder-0.5b", "parity-qwen.json");
+    agrees_with_llama_cpp("qwen2.5-coder-0.5b", "qwen");
+}
+
+#[derive(Deserialize)]
+struct Reference {
+    alpha: f64,
+    context_tokens: Vec<u32>,
+    question_tokens: Vec<u32>,
+    runs: Vec<ReferenceRun>,
+}
+
+#[derive(Deserialize)]
+struct ReferenceRun {
+    ratio: String,
+    refresh: String,
+    aggregation: String,
+    budget: usize,
+    steps: Vec<ReferenceStep>,
+}
+
+#[derive(Deserialize)]
+struct ReferenceStep {
+    token: u32,
+    retained: Vec<u32>,
+}
+
+/// The retained sets of an independent implementation of the method (`make_inertia_reference.py`, no rounding of
+/// activations) agree with ours, but for entries at the border of the budget.
+#[test]
+fn real_model_retained_sets_agree_with_the_reference() {
+    let reference: Reference = golden("inertia-reference-smollm2.json");
+    let engine = models::open_real("smollm2-135m");
+    let mut base = engine.session(&Method::full()).expect("a session");
+    base.prefill(&reference.context_tokens, &mut |_, _| ControlFlow::Continue(())).expect("prefill");
+    for run in &reference.runs {
+        let alpha = if run.aggregation == "ema" { format!(",alpha={}", reference.alpha) } else { String::new() };
+        let name = format!(
+            "inertia:ratio={},refresh={},aggregation={}{alpha}",
+            run.ratio, run.refresh, run.aggregation
+        );
+        let mut session = base.fork(&name.parse().expect("a valid method")).expect("a fork");
+        let mut tokens = reference.question_tokens.clone();
+        let mut least = 1.0_f64;
+        for step in &run.steps {
+            session.step(&tokens).expect("step");
+            let retained = session.policy().expect("a policy").retained(0, 0);
+            assert_eq!(retained.len(), run.budget, "{name}");
+            let shared = retained.iter().filter(|position| step.retained.contains(position)).count();
+            least = least.min(shared as f64 / run.budget as f64);
+            tokens = vec![step.token];
+        }
+        println!("{name}: at least {least:.3} of the retained set is shared");
+        // One layer alone decides under single-step, so rounding moves its border more.
+        let bound = match (run.ratio.as_str(), run.aggregation.as_str()) {
+            ("0.5", "single-step") => 0.97,
+            ("0.5", _) => 0.98,
+            (_, "single-step") => 0.92,
+            _ => 0.95,
+        };
+        assert!(least >= bound, "{name}: only {least} of the retained set is shared");
+    }
 }

@@ -1,6 +1,11 @@
 //! The kernels for AVX2 with FMA and F16C: half a line of keys is two registers, a tile of up to 6 columns keeps 12
 //! sums in registers; wider tiles are computed in two parts.
 
+#![expect(
+    clippy::inline_always,
+    reason = "helpers must take on the instruction set of their caller"
+)]
+
 use std::arch::x86_64::{
     __m256, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1, _mm_add_ps,
     _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64, _mm_loadu_si128, _mm_max_ps, _mm_max_ss, _mm_movehdup_ps,

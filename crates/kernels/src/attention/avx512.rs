@@ -1,5 +1,10 @@
 //! The kernels for AVX-512: a line of 32 keys is two registers, a tile of 8 columns keeps 16 sums in registers.
 
+#![expect(
+    clippy::inline_always,
+    reason = "helpers must take on the instruction set of their caller"
+)]
+
 use std::arch::x86_64::{
     __m512, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
     _mm256_loadu_si256, _mm512_add_ps, _mm512_cmpgt_epi32_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
@@ -253,7 +258,7 @@ unsafe fn scores(chunk: &Chunk, queries: &[*const f32], blocks: usize, out: *mut
             chunk.layout,
             queries.len(),
             scores_of(chunk, queries, blocks, out, stride)
-        )
+        );
     }
 }
 

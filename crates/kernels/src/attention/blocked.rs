@@ -140,7 +140,9 @@ impl Part<'_> {
                 // SAFETY: this item's outputs and statistics.
                 unsafe {
                     let output = std::slice::from_raw_parts_mut(tile.outputs[slot], job.dim);
-                    output.iter_mut().for_each(|number| *number *= inverse);
+                    for number in output {
+                        *number *= inverse;
+                    }
                     if let Some(column) = (start + slot).checked_sub(window_start) {
                         let place = scratch.at(self.statistics + 2 * column, 2);
                         *place = tile.maximum[slot];

@@ -184,6 +184,7 @@ pub(super) const EXP2: [f32; 6] = [
 ];
 
 /// Portable body of [`Kernels::merge`], compiled once per instruction set.
+#[expect(clippy::inline_always, reason = "it must take on the instruction set of its caller")]
 #[inline(always)]
 pub(super) unsafe fn merge_body(factors: &[f32], parts: *const f32, stride: usize, out: &mut [f32]) {
     for (tile, out) in out.chunks_exact_mut(16).enumerate() {
@@ -200,6 +201,7 @@ pub(super) unsafe fn merge_body(factors: &[f32], parts: *const f32, stride: usiz
 }
 
 /// Portable body of [`Kernels::mass`], compiled once per instruction set.
+#[expect(clippy::inline_always, reason = "it must take on the instruction set of its caller")]
 #[inline(always)]
 pub(super) unsafe fn mass_body(part: &MassPart) {
     for block in 0..part.entries.div_ceil(BLOCK_ROWS) {

@@ -33,7 +33,7 @@ impl KvCache {
     }
 
     /// Cosine of every stored key row of a head with the mean of the keys after scaling each to length 1: high for a
-    /// key that says what the others say (KeyDiff keeps low ones). A zero key counts as cosine 0.
+    /// key that says what the others say (the `KeyDiff` scorer keeps low ones). A zero key counts as cosine 0.
     pub fn key_similarity(&self, layer: usize, head: usize, out: &mut Vec<f32>) {
         out.clear();
         let dim = self.pool.config().head_dim;
@@ -56,7 +56,9 @@ impl KvCache {
         // The length of the mean does not matter for a cosine, so the sum does.
         let length = norm(&mean);
         if length > 0.0 {
-            mean.iter_mut().for_each(|number| *number /= length);
+            for number in &mut mean {
+                *number /= length;
+            }
         }
         for block in head.blocks() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);

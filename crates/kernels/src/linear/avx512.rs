@@ -3,7 +3,7 @@
 //! `vpdpbusd` takes unsigned weights and signed inputs, so weights keep their unsigned form (8-bit ones are shifted by
 //! 128) and the integer sums start at minus offset times the sum of the inputs. The formula is that of `scalar`.
 
-#![expect(clippy::wildcard_imports, reason = "half of the file is names of this module")]
+#![allow(clippy::wildcard_imports, reason = "half of the file is names of this module")]
 #![expect(
     clippy::needless_range_loop,
     reason = "registers of a tile are addressed by group and row"
@@ -208,8 +208,8 @@ fn add_block<const FORMAT: u8, const R: usize>(
 fn prefetch<const FORMAT: u8>(weights: *const u8, block: usize, ahead: usize) {
     let size = format::quant_bytes(FORMAT);
     for line in 0..size / 64 {
-        // SAFETY: a prefetch never faults; past the end it asks for the next group, or for nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(block * size + ahead + line * 64).cast()) };
+        // Past the end this asks for the next group, or for nothing; a prefetch never faults.
+        _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(block * size + ahead + line * 64).cast());
     }
 }
 

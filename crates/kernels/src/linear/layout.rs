@@ -7,8 +7,7 @@
 //! quants   for each block:  low   [quad 4][feature 16][input of the quad 4]           256 bytes, 4-bit to 6-bit types:
 //!                                 quads 0..4 in the low nibbles, quads 4..8 in the high ones
 //!                           high  5-bit types: [feature 16][input 4]                    64 bytes, bit q is quad q's
-//!                                 6-bit type:  [half 2][feature 16][input 4]           128 bytes, bits 2q.. are quad q's
-//!                                 of the four in a half
+//!                                 6-bit type:  [half 2][feature 16][input 4]           128 bytes, 2 bits per quad
 //!                           or    8-bit type:  [quad 8][feature 16][input 4]           512 bytes, signed
 //! scales   for each block:  f16 d[16], then f16 m[16] if the type has minima           32 or 64 bytes
 //!                           or    K types:     u8 s[16], u8 t[16] (Q6_K: i8 s[2][16])   32 bytes
@@ -175,11 +174,13 @@ impl Layout {
     }
 
     /// Where the scales of a group start.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn scales_at(&self) -> usize {
         self.scales_at
     }
 
     /// Where the scales of the super-blocks of a group start.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn supers_at(&self) -> usize {
         self.supers_at
     }

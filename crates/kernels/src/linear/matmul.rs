@@ -92,6 +92,7 @@ impl Unit<'_> {
     }
 
     /// The part of the unit for one of its groups.
+    #[cfg(target_arch = "x86_64")]
     pub(super) fn only(&self, group: usize) -> Self {
         Self {
             groups: group..group + 1,

@@ -292,7 +292,7 @@ fn impossible_weights_are_errors() {
 fn not_a_number_in_the_input_reaches_its_row_and_no_other() {
     let pool = ThreadPool::new(2);
     for ty in WeightType::ALL {
-        let linear = Linear::from_gguf(ty, 20, 256, &encode(ty, &[0.25; 20 * 256])).unwrap();
+        let linear = Linear::from_gguf(ty, 20, 256, &encode(ty, &vec![0.25; 20 * 256])).unwrap();
         let mut x = vec![1.0; 3 * 256];
         x[256 + 40] = f32::NAN;
         for isa in Isa::available() {
