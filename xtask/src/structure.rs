@@ -92,7 +92,8 @@ mod tests {
 
     #[test]
     fn only_the_dependency_table_counts() {
-        let manifest = "[dependencies]\ninertiakv.workspace = true\nserde = \"1\"\n\n[dev-dependencies]\ninertiakv-cli = \"1\"\n";
+        let manifest =
+            "[dependencies]\ninertiakv.workspace = true\nserde = \"1\"\n\n[dev-dependencies]\ninertiakv-cli = \"1\"\n";
         assert_eq!(dependencies(manifest).collect::<Vec<_>>(), ["inertiakv", "serde"]);
     }
 

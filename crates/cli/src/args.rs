@@ -314,7 +314,12 @@ pub(crate) struct ChatArguments {
     pub(crate) context: ContextArguments,
 
     /// Which entries stay, as `name` or `name:key=value,…`
-    #[arg(long, value_name = "METHOD", default_value = "inertia:tokens=1024", help_heading = "Method")]
+    #[arg(
+        long,
+        value_name = "METHOD",
+        default_value = "inertia:tokens=1024",
+        help_heading = "Method"
+    )]
     pub(crate) method: Method,
 
     #[command(flatten)]

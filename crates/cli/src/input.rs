@@ -15,15 +15,25 @@ pub(crate) fn text(arguments: &InputArguments) -> anyhow::Result<String> {
         (Some(prompt), _) => prompt.clone(),
         (None, Some(file)) => read_file(file)?,
         (None, None) if io::stdin().is_terminal() => {
-            return Err(usage("there is no prompt; give one with -p TEXT, -f FILE, or through a pipe"));
+            return Err(usage(
+                "there is no prompt; give one with -p TEXT, -f FILE, or through a pipe",
+            ));
         }
         (None, None) => read_stdin()?,
     };
     if text.trim().is_empty() {
-        return Err(usage("the prompt is empty; give some text with -p TEXT, -f FILE, or through a pipe"));
+        return Err(usage(
+            "the prompt is empty; give some text with -p TEXT, -f FILE, or through a pipe",
+        ));
     }
-    if arguments.question.as_ref().is_some_and(|question| question.trim().is_empty()) {
-        return Err(usage("the question is empty; leave --question out to generate right after the prompt"));
+    if arguments
+        .question
+        .as_ref()
+        .is_some_and(|question| question.trim().is_empty())
+    {
+        return Err(usage(
+            "the question is empty; leave --question out to generate right after the prompt",
+        ));
     }
     Ok(text)
 }
@@ -42,7 +52,10 @@ pub(crate) fn read_file(path: &Path) -> anyhow::Result<String> {
 
 fn read_stdin() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).context("cannot read standard input")?;
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .context("cannot read standard input")?;
     decode(bytes, "standard input")
 }
 

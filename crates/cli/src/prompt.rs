@@ -23,7 +23,10 @@ impl Prompt {
         if arguments.raw {
             return Ok(Self {
                 prefill: tokenizer.with_bos(tokenizer.encode(text, true)),
-                question: arguments.question.as_ref().map(|question| tokenizer.encode(question, true)),
+                question: arguments
+                    .question
+                    .as_ref()
+                    .map(|question| tokenizer.encode(question, true)),
             });
         }
         let system = arguments.system.as_deref();
@@ -34,7 +37,11 @@ impl Prompt {
                 prefill: context.prefill,
             });
         }
-        let messages: Vec<Message> = system.map(Message::system).into_iter().chain([Message::user(text)]).collect();
+        let messages: Vec<Message> = system
+            .map(Message::system)
+            .into_iter()
+            .chain([Message::user(text)])
+            .collect();
         Ok(Self {
             prefill: template(engine)?.encode(tokenizer, &messages, true)?,
             question: None,
@@ -50,7 +57,10 @@ impl Prompt {
         }
         let limit = engine.config().context_length;
         let advice = if context < limit {
-            format!("raise --context (this model allows {}) or shorten the prompt", count(limit))
+            format!(
+                "raise --context (this model allows {}) or shorten the prompt",
+                count(limit)
+            )
         } else {
             "shorten the prompt or use a model with a longer context".to_owned()
         };
@@ -76,7 +86,9 @@ impl QuestionPrompt {
         // The template is rendered with marks instead of texts, and then read as segments: control tokens come from the
         // template alone, and it is known where the question begins. Marks have no spaces, as templates may trim.
         let texts: Vec<&str> = system.into_iter().chain([context.trim_end()]).collect();
-        let marks: Vec<String> = (0..=texts.len()).map(|index| format!("\u{f8ff}{index}\u{f8ff}")).collect();
+        let marks: Vec<String> = (0..=texts.len())
+            .map(|index| format!("\u{f8ff}{index}\u{f8ff}"))
+            .collect();
         let system = system.map(|_| Message::system(&marks[0]));
         let user = Message::user(format!("{}\n\n{}", marks[texts.len() - 1], marks[texts.len()]));
         let messages: Vec<Message> = system.into_iter().chain([user]).collect();
@@ -87,12 +99,21 @@ impl QuestionPrompt {
         let mut segments = Vec::new();
         for (mark, text) in marks.iter().zip(texts) {
             let (before, after) = rest.split_once(mark).ok_or_else(unusable)?;
-            segments.push(Segment { text: before, parse_special: true });
-            segments.push(Segment { text, parse_special: false });
+            segments.push(Segment {
+                text: before,
+                parse_special: true,
+            });
+            segments.push(Segment {
+                text,
+                parse_special: false,
+            });
             rest = after;
         }
         let (before, end) = rest.split_once(&marks[marks.len() - 1]).ok_or_else(unusable)?;
-        segments.push(Segment { text: before, parse_special: true });
+        segments.push(Segment {
+            text: before,
+            parse_special: true,
+        });
         let tokenizer = engine.tokenizer();
         Ok(Self {
             prefill: tokenizer.with_bos(tokenizer.encode_segments(&segments)),
@@ -113,8 +134,14 @@ impl QuestionPrompt {
     /// The tokens that ask `question` and open the answer.
     pub(crate) fn question(&self, engine: &Engine, question: &str) -> Vec<u32> {
         engine.tokenizer().encode_segments(&[
-            Segment { text: question.trim(), parse_special: false },
-            Segment { text: &self.end, parse_special: true },
+            Segment {
+                text: question.trim(),
+                parse_special: false,
+            },
+            Segment {
+                text: &self.end,
+                parse_special: true,
+            },
         ])
     }
 }

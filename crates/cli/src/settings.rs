@@ -140,19 +140,29 @@ mod tests {
 
     #[test]
     fn full_is_compared_first_and_once() {
-        let list: Vec<Method> = ["random", "full", "random"].iter().map(|m| m.parse().unwrap()).collect();
+        let list: Vec<Method> = ["random", "full", "random"]
+            .iter()
+            .map(|m| m.parse().unwrap())
+            .collect();
         let none = BudgetArguments { budget: None };
         let names = |methods: &[Method]| methods.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(names(&methods(&list, &none)), ["full", "random"]);
-        let some = BudgetArguments { budget: Some(Budget::Tokens(64)) };
+        let some = BudgetArguments {
+            budget: Some(Budget::Tokens(64)),
+        };
         assert_eq!(names(&methods(&list, &some)), ["full", "random:tokens=64"]);
     }
 
     #[test]
     fn a_budget_for_full_is_refused() {
-        let budget = BudgetArguments { budget: Some(Budget::Tokens(64)) };
+        let budget = BudgetArguments {
+            budget: Some(Budget::Tokens(64)),
+        };
         assert!(method(&Method::full(), &budget).is_err());
         let inertia = "inertia:alpha=0.5".parse().unwrap();
-        assert_eq!(method(&inertia, &budget).unwrap().to_string(), "inertia:tokens=64,alpha=0.5");
+        assert_eq!(
+            method(&inertia, &budget).unwrap().to_string(),
+            "inertia:tokens=64,alpha=0.5"
+        );
     }
 }

@@ -102,7 +102,9 @@ pub(crate) struct CpuBackend {
 
 impl CpuBackend {
     pub(crate) fn new(threads: usize) -> Self {
-        Self { pool: ThreadPool::new(threads) }
+        Self {
+            pool: ThreadPool::new(threads),
+        }
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -160,8 +162,10 @@ impl Backend for CpuBackend {
         } else {
             scratch.set_quantised(&self.pool, values, rows.len(), columns);
         }
-        let mut jobs: Vec<(&Linear, &mut [f32])> =
-            jobs.iter_mut().map(|(weight, out)| (*weight, out.as_mut_slice())).collect();
+        let mut jobs: Vec<(&Linear, &mut [f32])> = jobs
+            .iter_mut()
+            .map(|(weight, out)| (*weight, out.as_mut_slice()))
+            .collect();
         matmul(&self.pool, scratch, &mut jobs);
     }
 
@@ -215,7 +219,9 @@ impl Backend for CpuBackend {
                 queries: &queries[sequence.first * width..(sequence.first + sequence.rows) * width],
                 rows: sequence.rows,
                 out: own,
-                mass: sequence.mass.map(|request| (request.mass, request.pooling, request.window)),
+                mass: sequence
+                    .mass
+                    .map(|request| (request.mass, request.pooling, request.window)),
             });
         }
         let scale = 1.0 / (shape.head_dim as f32).sqrt();

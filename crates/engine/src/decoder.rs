@@ -162,7 +162,11 @@ impl<B: Backend> Decoder<B> {
             self.attention(backend, work, index, layer, sequences, profile)?;
             self.feed_forward(backend, work, layer, rows, profile);
             // One row tells: a number that is not finite spreads to every later row.
-            backend.read(&work.hidden, (rows - 1) * self.hidden..rows * self.hidden, &mut work.last_row);
+            backend.read(
+                &work.hidden,
+                (rows - 1) * self.hidden..rows * self.hidden,
+                &mut work.last_row,
+            );
             if !work.last_row.iter().all(|value| value.is_finite()) {
                 return Err(Error::NotFinite { layer: index });
             }
@@ -192,7 +196,10 @@ impl<B: Backend> Decoder<B> {
     }
 
     fn size(&self, backend: &B, work: &mut Workspace<B>, rows: usize) {
-        let (queries, keys) = (self.shape.heads * self.shape.head_dim, self.shape.kv_heads * self.shape.head_dim);
+        let (queries, keys) = (
+            self.shape.heads * self.shape.head_dim,
+            self.shape.kv_heads * self.shape.head_dim,
+        );
         for (buffer, width) in [
             (&mut work.hidden, self.hidden),
             (&mut work.normed, self.hidden),
@@ -240,7 +247,11 @@ impl<B: Backend> Decoder<B> {
                 backend.add_bias(rows, bias);
             }
         }
-        let HeadShape { heads, kv_heads, head_dim } = self.shape;
+        let HeadShape {
+            heads,
+            kv_heads,
+            head_dim,
+        } = self.shape;
         backend.rope(&mut work.queries, heads, head_dim, self.rope_style, &work.angles);
         backend.rope(&mut work.keys, kv_heads, head_dim, self.rope_style, &work.angles);
 
@@ -298,15 +309,13 @@ impl<B: Backend> Decoder<B> {
         Ok(())
     }
 
-    fn feed_forward(
-        &self,
-        backend: &B,
-        work: &mut Workspace<B>,
-        layer: &Layer<B>,
-        rows: usize,
-        profile: &mut Profile,
-    ) {
-        backend.rms_norm(&work.hidden, &layer.feed_forward_norm, self.norm_epsilon, &mut work.normed);
+    fn feed_forward(&self, backend: &B, work: &mut Workspace<B>, layer: &Layer<B>, rows: usize, profile: &mut Profile) {
+        backend.rms_norm(
+            &work.hidden,
+            &layer.feed_forward_norm,
+            self.norm_epsilon,
+            &mut work.normed,
+        );
         let start = Instant::now();
         backend.linear(
             &mut work.scratch,
@@ -317,7 +326,12 @@ impl<B: Backend> Decoder<B> {
         profile.matmul += start.elapsed();
         backend.silu_mul(&mut work.gate, &work.up);
         let start = Instant::now();
-        backend.linear(&mut work.scratch, &work.gate, 0..rows, &mut [(&layer.down, &mut work.projected)]);
+        backend.linear(
+            &mut work.scratch,
+            &work.gate,
+            0..rows,
+            &mut [(&layer.down, &mut work.projected)],
+        );
         profile.matmul += start.elapsed();
         backend.add(&mut work.hidden, &work.projected);
     }

@@ -101,7 +101,10 @@ impl Engine {
         }
         let context = options.context.unwrap_or(config.context_length);
         if context == 0 || context > config.context_length {
-            return Err(Error::ContextOption { asked: context, limit: config.context_length });
+            return Err(Error::ContextOption {
+                asked: context,
+                limit: config.context_length,
+            });
         }
         let kv_pool = KvPool::new(
             KvConfig {
@@ -114,7 +117,10 @@ impl Engine {
         )?;
         let tokenizer = Tokenizer::from_gguf(&file)?;
         if tokenizer.vocabulary() > config.vocabulary {
-            return Err(Error::Vocabulary { tokenizer: tokenizer.vocabulary(), model: config.vocabulary });
+            return Err(Error::Vocabulary {
+                tokenizer: tokenizer.vocabulary(),
+                model: config.vocabulary,
+            });
         }
         let chat_template = ChatTemplate::from_gguf(&file, &tokenizer)?;
         let threads = options
@@ -222,7 +228,12 @@ impl Engine {
         logits: Option<&mut Vec<f32>>,
         profile: &mut Profile,
     ) -> Result<(), Error> {
-        let Inner { decoder, backend, workspace, .. } = &*self.inner;
+        let Inner {
+            decoder,
+            backend,
+            workspace,
+            ..
+        } = &*self.inner;
         let mut work = workspace.lock().unwrap_or_else(PoisonError::into_inner);
         decoder.forward(backend, &mut work, batch, profile)?;
         if let Some(logits) = logits {
@@ -234,7 +245,12 @@ impl Engine {
 
     /// Logits of rows of the latest forward pass, handed over one by one.
     pub(crate) fn logits_of_rows(&self, rows: std::ops::Range<usize>, take: &mut dyn FnMut(usize, &[f32])) {
-        let Inner { decoder, backend, workspace, .. } = &*self.inner;
+        let Inner {
+            decoder,
+            backend,
+            workspace,
+            ..
+        } = &*self.inner;
         let mut work = workspace.lock().unwrap_or_else(PoisonError::into_inner);
         let mut logits = Vec::new();
         for first in rows.clone().step_by(LOGIT_ROWS) {

@@ -57,7 +57,11 @@ pub enum Error {
     )]
     NotFinite { layer: usize },
     #[error("{name} is {value}, but must be {range}")]
-    Sampling { name: &'static str, value: f32, range: &'static str },
+    Sampling {
+        name: &'static str,
+        value: f32,
+        range: &'static str,
+    },
     #[error("a perplexity window of {window} tokens is outside 4 to the context of {context}")]
     Window { window: usize, context: usize },
     #[error("the text has {tokens} tokens, fewer than one window of {window}; give a longer text or a smaller window")]

@@ -23,7 +23,12 @@ pub struct GenerateOptions {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { max_tokens: 256, sampling: Sampling::default(), stop: Vec::new(), ignore_end: false }
+        Self {
+            max_tokens: 256,
+            sampling: Sampling::default(),
+            stop: Vec::new(),
+            ignore_end: false,
+        }
     }
 }
 
@@ -71,7 +76,11 @@ impl Session {
         let mut text = String::new();
         let mut emit = |piece: &str| {
             text.push_str(piece);
-            if piece.is_empty() { ControlFlow::Continue(()) } else { on_text(piece) }
+            if piece.is_empty() {
+                ControlFlow::Continue(())
+            } else {
+                on_text(piece)
+            }
         };
         let finish_reason = loop {
             if tokens.len() >= options.max_tokens {
@@ -103,7 +112,11 @@ impl Session {
             // Nothing follows, so a wish to cancel changes nothing.
             let _ = emit(&rest);
         }
-        Ok(Generation { text, tokens, finish_reason })
+        Ok(Generation {
+            text,
+            tokens,
+            finish_reason,
+        })
     }
 }
 
@@ -117,7 +130,11 @@ struct StopFilter<'a> {
 impl<'a> StopFilter<'a> {
     fn new(stops: &'a [String]) -> Self {
         Self {
-            stops: stops.iter().map(String::as_str).filter(|stop| !stop.is_empty()).collect(),
+            stops: stops
+                .iter()
+                .map(String::as_str)
+                .filter(|stop| !stop.is_empty())
+                .collect(),
             held: String::new(),
             stopped: false,
         }
@@ -135,7 +152,12 @@ impl<'a> StopFilter<'a> {
             text.truncate(at);
             return (text, true);
         }
-        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let keep = self
+            .stops
+            .iter()
+            .map(|stop| overlap(&self.held, stop))
+            .max()
+            .unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - keep);
         (std::mem::replace(&mut self.held, rest), false)
     }

@@ -58,10 +58,16 @@ impl Engine {
     ) -> Result<Perplexity, Error> {
         let window = options.context;
         if window < 4 || window > self.context() {
-            return Err(Error::Window { window, context: self.context() });
+            return Err(Error::Window {
+                window,
+                context: self.context(),
+            });
         }
         if tokens.len() < window {
-            return Err(Error::TextTooShort { tokens: tokens.len(), window });
+            return Err(Error::TextTooShort {
+                tokens: tokens.len(),
+                window,
+            });
         }
         let chunks = (tokens.len() / window).min(options.chunks.unwrap_or(usize::MAX));
         let (mut sum, mut scored) = (0.0, 0);
@@ -74,22 +80,26 @@ impl Engine {
                 sum += nll;
                 scored += 1;
             })?;
-            let now = PerplexityProgress { chunk: index + 1, chunks, perplexity: (sum / scored as f64).exp() };
+            let now = PerplexityProgress {
+                chunk: index + 1,
+                chunks,
+                perplexity: (sum / scored as f64).exp(),
+            };
             if progress(&now).is_break() {
                 return Err(Error::Cancelled);
             }
         }
         let nll = sum / scored.max(1) as f64;
-        Ok(Perplexity { perplexity: nll.exp(), nll, tokens: scored, chunks })
+        Ok(Perplexity {
+            perplexity: nll.exp(),
+            nll,
+            tokens: scored,
+            chunks,
+        })
     }
 
     /// Scores the tokens of a window after its middle, each given all before it.
-    fn score_window(
-        &self,
-        window: &[u32],
-        method: Option<&Method>,
-        score: &mut dyn FnMut(f64),
-    ) -> Result<(), Error> {
+    fn score_window(&self, window: &[u32], method: Option<&Method>, score: &mut dyn FnMut(f64)) -> Result<(), Error> {
         let first = window.len() / 2;
         let last = window.len() - 1;
         let Some(method) = method else {

@@ -29,7 +29,14 @@ pub struct Sampling {
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { temperature: 0.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, seed: 0 }
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            seed: 0,
+        }
     }
 }
 
@@ -66,16 +73,27 @@ impl Sampler {
     pub fn new(sampling: Sampling) -> Result<Self, Error> {
         sampling.validate()?;
         let random = ChaCha8Rng::seed_from_u64(sampling.seed);
-        Ok(Self { sampling, random, candidates: Vec::new() })
+        Ok(Self {
+            sampling,
+            random,
+            candidates: Vec::new(),
+        })
     }
 
     /// The next token for `logits` (one per vocabulary entry) after `history`.
     pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> u32 {
+        let penalty = (self.sampling.repetition_penalty - 1.0).abs() >= f32::EPSILON;
+        if self.sampling.temperature == 0.0 && !penalty {
+            return most_likely(logits.iter().copied().zip(0..));
+        }
         self.candidates.clear();
-        self.candidates.extend(logits.iter().zip(0..).map(|(&logit, token)| (logit, token)));
-        self.penalise(history);
+        self.candidates
+            .extend(logits.iter().zip(0..).map(|(&logit, token)| (logit, token)));
+        if penalty {
+            self.penalise(history);
+        }
         if self.sampling.temperature == 0.0 {
-            return most_likely(&self.candidates);
+            return most_likely(self.candidates.iter().copied());
         }
         self.filter();
         self.draw()
@@ -83,15 +101,16 @@ impl Sampler {
 
     fn penalise(&mut self, history: &[u32]) {
         let penalty = self.sampling.repetition_penalty;
-        if (penalty - 1.0).abs() < f32::EPSILON {
-            return;
-        }
         let mut recent = history[history.len().saturating_sub(REPETITION_WINDOW)..].to_vec();
         recent.sort_unstable();
         recent.dedup();
         for token in recent {
             if let Some((logit, _)) = self.candidates.get_mut(token as usize) {
-                *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
+                *logit = if *logit > 0.0 {
+                    *logit / penalty
+                } else {
+                    *logit * penalty
+                };
             }
         }
     }
@@ -145,14 +164,15 @@ impl Sampler {
 /// `exp((logit - first logit) / temperature)` of candidates whose first is the most likely.
 fn weights(candidates: &[(f32, u32)], temperature: f32) -> Vec<f64> {
     let first = candidates.first().map_or(0.0, |(logit, _)| *logit);
-    candidates.iter().map(|(logit, _)| f64::from((logit - first) / temperature).exp()).collect()
-}
-
-/// The candidate with the largest logit; the lower token id on a tie.
-fn most_likely(candidates: &[(f32, u32)]) -> u32 {
     candidates
         .iter()
-        .copied()
+        .map(|(logit, _)| f64::from((logit - first) / temperature).exp())
+        .collect()
+}
+
+/// The candidate with the largest logit; the first of equals.
+fn most_likely(candidates: impl Iterator<Item = (f32, u32)>) -> u32 {
+    candidates
         .reduce(|best, next| if next.0 > best.0 { next } else { best })
         .map_or(0, |(_, token)| token)
 }
@@ -175,7 +195,10 @@ mod tests {
     #[test]
     fn frequencies_follow_the_softmax() {
         let logits = [0.0, 1.0, 2.0];
-        let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+        let sampling = Sampling {
+            temperature: 1.0,
+            ..Sampling::default()
+        };
         let drawn = draws(sampling, &logits, &[]);
         let total: f64 = logits.iter().map(|&l| f64::from(l).exp()).sum();
         for (token, &logit) in logits.iter().enumerate() {
@@ -187,24 +210,67 @@ mod tests {
     #[test]
     fn filters_bound_the_candidates() {
         let logits = [0.0, 1.0, 2.0, 3.0];
-        let hot = Sampling { temperature: 5.0, ..Sampling::default() };
-        assert!(draws(Sampling { top_k: 2, ..hot.clone() }, &logits, &[]).iter().all(|&t| t >= 2));
+        let hot = Sampling {
+            temperature: 5.0,
+            ..Sampling::default()
+        };
+        assert!(
+            draws(
+                Sampling {
+                    top_k: 2,
+                    ..hot.clone()
+                },
+                &logits,
+                &[]
+            )
+            .iter()
+            .all(|&t| t >= 2)
+        );
         // The most likely token alone has 0.64 of the mass.
-        assert!(draws(Sampling { top_p: 0.6, ..hot.clone() }, &logits, &[]).iter().all(|&t| t == 3));
-        assert!(draws(Sampling { min_p: 0.3, ..hot.clone() }, &logits, &[]).iter().all(|&t| t >= 2));
+        assert!(
+            draws(
+                Sampling {
+                    top_p: 0.6,
+                    ..hot.clone()
+                },
+                &logits,
+                &[]
+            )
+            .iter()
+            .all(|&t| t == 3)
+        );
+        assert!(
+            draws(
+                Sampling {
+                    min_p: 0.3,
+                    ..hot.clone()
+                },
+                &logits,
+                &[]
+            )
+            .iter()
+            .all(|&t| t >= 2)
+        );
         assert!((0..4).all(|token| draws(hot.clone(), &logits, &[]).contains(&token)));
     }
 
     #[test]
     fn penalty_turns_away_from_repetition() {
-        let sampling = Sampling { repetition_penalty: 2.0, ..Sampling::default() };
+        let sampling = Sampling {
+            repetition_penalty: 2.0,
+            ..Sampling::default()
+        };
         assert!(draws(sampling, &[1.0, 1.5, -0.1], &[1, 1]).iter().all(|&t| t == 0));
     }
 
     #[test]
     fn same_seed_same_tokens() {
         let logits: Vec<f32> = (0..50).map(|i| (i % 7) as f32).collect();
-        let sampling = |seed| Sampling { temperature: 0.8, seed, ..Sampling::default() };
+        let sampling = |seed| Sampling {
+            temperature: 0.8,
+            seed,
+            ..Sampling::default()
+        };
         assert_eq!(draws(sampling(7), &logits, &[]), draws(sampling(7), &logits, &[]));
         assert_ne!(draws(sampling(7), &logits, &[]), draws(sampling(8), &logits, &[]));
     }
@@ -212,10 +278,34 @@ mod tests {
     #[test]
     fn wrong_ranges_are_refused_by_name() {
         for (sampling, name) in [
-            (Sampling { temperature: -1.0, ..Sampling::default() }, "temperature"),
-            (Sampling { top_p: 0.0, ..Sampling::default() }, "top_p"),
-            (Sampling { min_p: 2.0, ..Sampling::default() }, "min_p"),
-            (Sampling { repetition_penalty: 0.0, ..Sampling::default() }, "repetition_penalty"),
+            (
+                Sampling {
+                    temperature: -1.0,
+                    ..Sampling::default()
+                },
+                "temperature",
+            ),
+            (
+                Sampling {
+                    top_p: 0.0,
+                    ..Sampling::default()
+                },
+                "top_p",
+            ),
+            (
+                Sampling {
+                    min_p: 2.0,
+                    ..Sampling::default()
+                },
+                "min_p",
+            ),
+            (
+                Sampling {
+                    repetition_penalty: 0.0,
+                    ..Sampling::default()
+                },
+                "repetition_penalty",
+            ),
         ] {
             assert!(Sampler::new(sampling).expect_err("refused").to_string().contains(name));
         }

@@ -96,7 +96,11 @@ impl Session {
 
     /// Logits of the last token that ran, one per vocabulary entry.
     pub fn logits(&self) -> Result<&[f32], Error> {
-        if self.logits.is_empty() { Err(Error::NoTokens) } else { Ok(&self.logits) }
+        if self.logits.is_empty() {
+            Err(Error::NoTokens)
+        } else {
+            Ok(&self.logits)
+        }
     }
 
     /// Runs the prompt with full causal attention; nothing is scored or evicted. May be called again to add to the
@@ -116,7 +120,11 @@ impl Session {
         self.broken = true;
         let start = Instant::now();
         let mut profile = Profile::default();
-        for (done, chunk) in tokens.chunks(CHUNK).enumerate().map(|(index, chunk)| (index * CHUNK, chunk)) {
+        for (done, chunk) in tokens
+            .chunks(CHUNK)
+            .enumerate()
+            .map(|(index, chunk)| (index * CHUNK, chunk))
+        {
             let last = done + chunk.len() == tokens.len();
             self.run(chunk, None, last, &mut profile)?;
             if progress(done + chunk.len(), tokens.len()).is_break() {
@@ -185,7 +193,11 @@ impl Session {
         let policy = self.policy.as_ref();
         let config = self.engine.config();
         let rate = |tokens: usize, time: Duration| {
-            if time.is_zero() { 0.0 } else { tokens as f64 / time.as_secs_f64() }
+            if time.is_zero() {
+                0.0
+            } else {
+                tokens as f64 / time.as_secs_f64()
+            }
         };
         let decode_seconds = figures.decode.total.as_secs_f64();
         RunReport {
@@ -245,7 +257,8 @@ impl Session {
             let first = index * CHUNK;
             self.run(chunk, None, false, &mut profile)?;
             let wanted = from.saturating_sub(first).min(chunk.len())..chunk.len();
-            self.engine.logits_of_rows(wanted, &mut |row, logits| take(first + row, logits));
+            self.engine
+                .logits_of_rows(wanted, &mut |row, logits| take(first + row, logits));
         }
         self.broken = false;
         self.figures.prompt_tokens += tokens.len();
@@ -265,7 +278,10 @@ impl Session {
         }
         let needed = self.position + tokens.len();
         if needed > self.context() {
-            return Err(Error::ContextFull { needed, context: self.context() });
+            return Err(Error::ContextFull {
+                needed,
+                context: self.context(),
+            });
         }
         Ok(())
     }
@@ -286,8 +302,17 @@ impl Session {
         let mut profile = Profile::default();
         // A short first chunk, so that the last one has every query that may be scored.
         let (head, rest) = tokens.split_at(tokens.len() % CHUNK);
-        let mut chunks = [head].into_iter().filter(|head| !head.is_empty()).chain(rest.chunks(CHUNK)).peekable();
-        let mut scorer = Scorer { state: &mut state, needs: &needs, queries: 0, features: Features::default() };
+        let mut chunks = [head]
+            .into_iter()
+            .filter(|head| !head.is_empty())
+            .chain(rest.chunks(CHUNK))
+            .peekable();
+        let mut scorer = Scorer {
+            state: &mut state,
+            needs: &needs,
+            queries: 0,
+            features: Features::default(),
+        };
         while let Some(chunk) = chunks.next() {
             let last = chunks.peek().is_none();
             scorer.queries = chunk.len().min(needs.window);
@@ -339,12 +364,14 @@ impl Session {
         keep_logits: bool,
         profile: &mut Profile,
     ) -> Result<(), Error> {
-        // Taken out and put back, so that the borrow of the observer can shrink to that of the cache.
-        let observer = match observer {
-            Some(observer) => Some(observer as &mut dyn Observer<CpuBackend>),
-            None => None,
-        };
-        let mut batch = [Sequence { tokens, position: self.position, cache: &mut self.cache, observer }];
+        // The cast shortens the observer's borrow to that of the cache.
+        let observer = observer.map(|observer| observer as &mut dyn Observer<CpuBackend>);
+        let mut batch = [Sequence {
+            tokens,
+            position: self.position,
+            cache: &mut self.cache,
+            observer,
+        }];
         let logits = keep_logits.then_some(&mut self.logits);
         self.engine.forward(&mut batch, logits, profile)?;
         self.position += tokens.len();
@@ -402,12 +429,19 @@ impl Observer<CpuBackend> for Scorer<'_> {
         let fill = |buffers: &mut Vec<Vec<f32>>, wanted: bool, read: &dyn Fn(usize, &mut Vec<f32>)| {
             buffers.resize_with(heads, Vec::new);
             if wanted {
-                buffers.iter_mut().enumerate().for_each(|(head, buffer)| read(head, buffer));
+                buffers
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(head, buffer)| read(head, buffer));
             }
         };
         let features = &mut self.features;
-        fill(&mut features.value_norms, wanted.value_norm, &|head, out| cache.value_norms(layer, head, out));
-        fill(&mut features.key_norms, wanted.key_norm, &|head, out| cache.key_norms(layer, head, out));
+        fill(&mut features.value_norms, wanted.value_norm, &|head, out| {
+            cache.value_norms(layer, head, out);
+        });
+        fill(&mut features.key_norms, wanted.key_norm, &|head, out| {
+            cache.key_norms(layer, head, out);
+        });
         fill(&mut features.key_similarities, wanted.key_similarity, &|head, out| {
             cache.key_similarity(layer, head, out);
         });

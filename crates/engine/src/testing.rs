@@ -8,8 +8,8 @@ use std::path::Path;
 
 use inertiakv_kernels::linear::WeightType;
 use inertiakv_kernels::linear::encode::encode;
-use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use crate::config::Architecture;
 use crate::gguf::{GgmlType, GgufError, GgufWriter};
@@ -246,7 +246,7 @@ struct Numbers {
 impl Numbers {
     fn draw(&mut self, count: usize, middle: f32, spread: f32) -> Vec<f32> {
         (0..count)
-            .map(|_| middle + spread * self.source.random_range(-1.0..1.0))
+            .map(|_| middle + spread * (f64::from(self.source.next_u32()) / 2_f64.powi(31) - 1.0) as f32)
             .collect()
     }
 

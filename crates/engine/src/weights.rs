@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use inertiakv_kernels::linear::WeightType;
+use inertiakv_kernels::linear::{Linear, WeightType};
 use inertiakv_kernels::ops;
 
 use crate::Error;
@@ -14,9 +14,13 @@ use crate::gguf::{Gguf, GgufError};
 /// Loads every tensor that `config` implies; the configuration has checked names and shapes.
 pub(crate) fn load<B: Backend>(file: &Gguf, config: &ModelConfig, backend: &B) -> Result<Decoder<B>, Error> {
     let loader = Loader { file, backend };
-    let layers = (0..config.layers).map(|index| loader.layer(index, config)).collect::<Result<_, _>>()?;
+    let layers = loader.layers(config)?;
     Ok(Decoder {
-        shape: HeadShape { heads: config.heads, kv_heads: config.kv_heads, head_dim: config.head_dim },
+        shape: HeadShape {
+            heads: config.heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+        },
         hidden: config.hidden,
         feed_forward_size: config.feed_forward,
         vocabulary: config.vocabulary,
@@ -29,7 +33,11 @@ pub(crate) fn load<B: Backend>(file: &Gguf, config: &ModelConfig, backend: &B) -
         embedding: loader.linear("token_embd.weight")?,
         layers,
         output_norm: loader.vector("output_norm.weight")?,
-        output: if config.tied_embeddings { None } else { Some(loader.linear("output.weight")?) },
+        output: if config.tied_embeddings {
+            None
+        } else {
+            Some(loader.linear("output.weight")?)
+        },
     })
 }
 
@@ -40,7 +48,7 @@ pub(crate) fn quantisation(file: &Gguf) -> String {
         *counts.entry(tensor.kind().to_string()).or_default() += 1;
     }
     let mut counts: Vec<_> = counts.into_iter().collect();
-    counts.sort_by(|a, b| b.1.cmp(&a.1));
+    counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let parts: Vec<String> = counts.iter().map(|(name, count)| format!("{name} ×{count}")).collect();
     parts.join(", ")
 }
@@ -54,8 +62,14 @@ pub(crate) fn bytes(decoder: &Decoder<CpuBackend>) -> usize {
         .layers
         .iter()
         .map(|layer| {
-            [&layer.query, &layer.key, &layer.value, &layer.attention_output].map(projection).iter().sum::<usize>()
-                + [&layer.gate, &layer.up, &layer.down].map(|weight| weight.bytes()).iter().sum::<usize>()
+            [&layer.query, &layer.key, &layer.value, &layer.attention_output]
+                .map(projection)
+                .iter()
+                .sum::<usize>()
+                + [&layer.gate, &layer.up, &layer.down]
+                    .map(Linear::bytes)
+                    .iter()
+                    .sum::<usize>()
                 + [&layer.attention_norm, &layer.feed_forward_norm]
                     .map(|norm| size_of_val(norm.as_slice()))
                     .iter()
@@ -64,7 +78,7 @@ pub(crate) fn bytes(decoder: &Decoder<CpuBackend>) -> usize {
         .sum();
     layers
         + decoder.embedding.bytes()
-        + decoder.output.as_ref().map_or(0, |output| output.bytes())
+        + decoder.output.as_ref().map_or(0, Linear::bytes)
         + size_of_val(decoder.output_norm.as_slice())
 }
 
@@ -77,7 +91,10 @@ fn frequencies(rope: &Rope) -> Vec<f64> {
     (0..rope.dimensions / 2)
         .map(|pair| {
             let exponent = -2.0 * pair as f64 / rope.dimensions as f64;
-            let factor = rope.frequency_factors.as_ref().map_or(1.0, |factors| f64::from(factors[pair]));
+            let factor = rope
+                .frequency_factors
+                .as_ref()
+                .map_or(1.0, |factors| f64::from(factors[pair]));
             f64::from(rope.base).powf(exponent) / stretch / factor
         })
         .collect()
@@ -89,12 +106,38 @@ struct Loader<'a, B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
+    /// All layers; repacking them is work for every core.
+    fn layers(&self, config: &ModelConfig) -> Result<Vec<Layer<B>>, Error> {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let indices: Vec<usize> = (0..config.layers).collect();
+        let loaded = std::thread::scope(|scope| {
+            let load = |part: &[usize]| {
+                part.iter()
+                    .map(|&index| self.layer(index, config))
+                    .collect::<Result<Vec<_>, _>>()
+            };
+            let parts: Vec<_> = indices
+                .chunks(config.layers.div_ceil(threads))
+                .map(|part| scope.spawn(move || load(part)))
+                .collect();
+            let finished = parts
+                .into_iter()
+                .map(|part| part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            finished.collect::<Result<Vec<_>, Error>>()
+        })?;
+        Ok(loaded.into_iter().flatten().collect())
+    }
+
     fn layer(&self, index: usize, config: &ModelConfig) -> Result<Layer<B>, Error> {
         let name = |part: &str| format!("blk.{index}.{part}");
         let projection = |part: &str, bias: bool| {
             Ok::<_, Error>(Projection {
                 weight: self.linear(&name(&format!("{part}.weight")))?,
-                bias: if bias { Some(self.vector(&name(&format!("{part}.bias")))?) } else { None },
+                bias: if bias {
+                    Some(self.vector(&name(&format!("{part}.bias")))?)
+                } else {
+                    None
+                },
             })
         };
         Ok(Layer {
@@ -112,13 +155,19 @@ impl<B: Backend> Loader<'_, B> {
 
     fn linear(&self, name: &str) -> Result<B::Linear, Error> {
         let data = self.file.tensor_data(name)?;
-        let wrong = |source| Error::Tensor { name: name.to_owned(), source };
+        let wrong = |source| Error::Tensor {
+            name: name.to_owned(),
+            source,
+        };
         let Some(tensor) = self.file.tensor(name) else {
             return Err(GgufError::MissingTensor { name: name.to_owned() }.into());
         };
         let weight_type = WeightType::from_ggml_id(tensor.kind().id()).map_err(wrong)?;
         let &[columns, rows] = tensor.dimensions() else {
-            return Err(Error::NotAMatrix { name: name.to_owned(), dimensions: tensor.dimensions().to_vec() });
+            return Err(Error::NotAMatrix {
+                name: name.to_owned(),
+                dimensions: tensor.dimensions().to_vec(),
+            });
         };
         self.backend.weight(weight_type, rows, columns, data).map_err(wrong)
     }

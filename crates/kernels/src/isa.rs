@@ -20,7 +20,7 @@ impl Isa {
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
         *DETECTED.get_or_init(|| {
-            let best = *Self::available().last().expect("scalar is always there");
+            let best = Self::available().into_iter().max().unwrap_or(Self::Scalar);
             let cap = match std::env::var("INERTIAKV_ISA").as_deref() {
                 Ok("scalar") => Self::Scalar,
                 Ok("avx2") => Self::Avx2,
@@ -36,9 +36,8 @@ impl Isa {
         let mut sets = vec![Self::Scalar];
         #[cfg(target_arch = "x86_64")]
         {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
+            let avx2 =
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
             if avx2 {
                 sets.push(Self::Avx2);
             }

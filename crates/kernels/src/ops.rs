@@ -48,10 +48,7 @@ pub fn rms_norm(pool: &ThreadPool, x: &[f32], weight: &[f32], epsilon: f32, out:
     assert_eq!(x.len(), out.len(), "one output for each input");
     for_rows(pool, out, weight.len(), &|first, out| {
         let x = &x[first * weight.len()..];
-        for (row, out) in x
-            .chunks_exact(weight.len())
-            .zip(out.chunks_exact_mut(weight.len()))
-        {
+        for (row, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
             rms_norm_row(row, weight, epsilon, out);
         }
     });
@@ -128,33 +125,23 @@ vectorised! {
 }
 
 /// `e^x` within 2 units in the last place for |x| ≤ 87; clamped outside, so never zero, infinite or NaN for a number.
-#[inline(always)]
+#[inline]
 fn exp(x: f32) -> f32 {
-    // NaN passes through `clamp`.
-    let x = x.clamp(-87.0, 87.0);
     // Adding and subtracting 1.5 · 2^23 rounds to the nearest integer; the low mantissa bits then hold it.
     const ROUND: f32 = 12_582_912.0;
+    // NaN passes through `clamp`.
+    let x = x.clamp(-87.0, 87.0);
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let whole = shifted - ROUND;
     // ln 2 in two parts keeps the remainder exact.
     let remainder = (x - whole * 0.693_359_4) - whole * -2.121_944_4e-4;
     let mut polynomial = 1.987_569_1e-4_f32;
-    for coefficient in [
-        1.398_2e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
+    for coefficient in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         polynomial = polynomial * remainder + coefficient;
     }
     let fraction = polynomial * remainder * remainder + remainder + 1.0;
     // `shifted` holds the integer in its low bits; moved to the exponent it is a factor of 2^whole.
-    f32::from_bits(
-        fraction
-            .to_bits()
-            .wrapping_add(shifted.to_bits().wrapping_shl(23)),
-    )
+    f32::from_bits(fraction.to_bits().wrapping_add(shifted.to_bits().wrapping_shl(23)))
 }
 
 /// Which coordinates of a head rotate together.
@@ -196,19 +183,9 @@ impl RopeAngles {
 ///
 /// # Panics
 /// If the rows do not fit the angles.
-pub fn rope(
-    pool: &ThreadPool,
-    x: &mut [f32],
-    heads: usize,
-    head_dim: usize,
-    style: RopeStyle,
-    angles: &RopeAngles,
-) {
+pub fn rope(pool: &ThreadPool, x: &mut [f32], heads: usize, head_dim: usize, style: RopeStyle, angles: &RopeAngles) {
     let pairs = angles.pairs;
-    assert!(
-        2 * pairs <= head_dim,
-        "more rotated coordinates than the head has"
-    );
+    assert!(2 * pairs <= head_dim, "more rotated coordinates than the head has");
     for_rows(pool, x, heads * head_dim, &|first, x| {
         for (index, row) in x.chunks_exact_mut(heads * head_dim).enumerate() {
             let start = (first + index) * pairs;
@@ -216,9 +193,7 @@ pub fn rope(
             let sines = &angles.sines[start..start + pairs];
             for head in row.chunks_exact_mut(head_dim) {
                 match style {
-                    RopeStyle::Interleaved => {
-                        rotate_neighbours(&mut head[..2 * pairs], cosines, sines)
-                    }
+                    RopeStyle::Interleaved => rotate_neighbours(&mut head[..2 * pairs], cosines, sines),
                     RopeStyle::HalfSplit => {
                         let (low, high) = head[..2 * pairs].split_at_mut(pairs);
                         rotate_halves(low, high, cosines, sines);
@@ -250,12 +225,7 @@ vectorised! {
 }
 
 /// Calls `task(first_row, rows)` for blocks of rows of `x`, on all threads when there are many.
-fn for_rows(
-    pool: &ThreadPool,
-    x: &mut [f32],
-    width: usize,
-    task: &(dyn Fn(usize, &mut [f32]) + Sync),
-) {
+fn for_rows(pool: &ThreadPool, x: &mut [f32], width: usize, task: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let length = x.len();
     let block = ROWS_PER_ITEM * width;
     if length <= block {
@@ -324,19 +294,10 @@ mod tests {
         }
         let mut sum = gate.clone();
         add(&pool, &mut sum, &up);
-        assert!(
-            sum.iter()
-                .zip(gate.iter().zip(&up))
-                .all(|(s, (g, u))| *s == g + u)
-        );
+        assert!(sum.iter().zip(gate.iter().zip(&up)).all(|(s, (g, u))| *s == g + u));
         let mut biased = gate.clone();
         add_bias(&pool, &mut biased, &up[..70]);
-        assert!(
-            biased
-                .iter()
-                .enumerate()
-                .all(|(i, b)| *b == gate[i] + up[i % 70])
-        );
+        assert!(biased.iter().enumerate().all(|(i, b)| *b == gate[i] + up[i % 70]));
     }
 
     #[test]
@@ -361,12 +322,8 @@ mod tests {
                         let at = (row * heads + head) * head_dim;
                         let (sine, cosine) = (f64::from(position) * frequency).sin_cos();
                         let (a, b) = (f64::from(x[at + i]), f64::from(x[at + j]));
-                        assert!(
-                            (f64::from(rotated[at + i]) - (a * cosine - b * sine)).abs() < 1e-5
-                        );
-                        assert!(
-                            (f64::from(rotated[at + j]) - (a * sine + b * cosine)).abs() < 1e-5
-                        );
+                        assert!((f64::from(rotated[at + i]) - (a * cosine - b * sine)).abs() < 1e-5);
+                        assert!((f64::from(rotated[at + j]) - (a * sine + b * cosine)).abs() < 1e-5);
                     }
                 }
             }

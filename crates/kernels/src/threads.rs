@@ -91,11 +91,8 @@ impl ThreadPool {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. `Finish` waits for all workers before this frame ends, also on a panic,
         // and clears the job.
-        let task_pointer = unsafe {
-            std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), *const (dyn Fn(usize) + Sync)>(
-                task,
-            )
-        };
+        let task_pointer: *const (dyn Fn(usize) + Sync) =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
         shared.next_item.store(0, Ordering::Relaxed);
         shared.running.store(self.workers.len(), Ordering::Relaxed);
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job {
@@ -122,12 +119,7 @@ impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.generation.fetch_add(1, Ordering::SeqCst);
-        drop(
-            self.shared
-                .job
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        drop(self.shared.job.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
@@ -151,11 +143,7 @@ impl Drop for Finish<'_> {
                 std::thread::yield_now();
             }
         }
-        *self
-            .shared
-            .job
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = None;
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -207,10 +195,7 @@ impl Shared {
                 self.sleepers.fetch_sub(1, Ordering::SeqCst);
                 return generation;
             }
-            guard = self
-                .wake
-                .wait(guard)
-                .unwrap_or_else(PoisonError::into_inner);
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

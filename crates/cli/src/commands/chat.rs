@@ -34,7 +34,10 @@ pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Resul
         method,
         engine,
     };
-    printer.note(&format!("{} under {}; /help lists commands", arguments.model.model, chat.method));
+    printer.note(&format!(
+        "{} under {}; /help lists commands",
+        arguments.model.model, chat.method
+    ));
     printer.ask("> ");
     for line in io::stdin().lock().lines() {
         let line = line.context("cannot read what you wrote; it must be UTF-8 text")?;
@@ -70,7 +73,8 @@ impl Chat<'_> {
                 self.printer.note("the conversation starts anew");
             }
             unknown if unknown.starts_with('/') => {
-                self.printer.warn(&format!("`{unknown}` is no command; /help lists them"));
+                self.printer
+                    .warn(&format!("`{unknown}` is no command; /help lists them"));
             }
             text => self.turn(text)?,
         }
@@ -142,11 +146,33 @@ impl Chat<'_> {
         let kept = report.retained as f64 / seen.max(1) as f64;
         let lines = [
             format!("method    {}", report.method),
-            format!("turns     {}, {} of {} tokens of context", self.conversation.turns(), count(seen), count(self.engine.context())),
-            format!("cache     {} entries ({} of what was said), at most {}", count(report.retained), percent(kept), count(report.peak_entries)),
-            format!("memory    {}, at most {}", mebibytes(report.kv_bytes), mebibytes(report.kv_bytes_peak)),
-            format!("evicted   {} entries in {} steps", count(report.evictions), count(report.steps)),
-            format!("speed     {}, {} of it scoring", rate(report.decode_tokens_per_second), percent(report.scoring_share)),
+            format!(
+                "turns     {}, {} of {} tokens of context",
+                self.conversation.turns(),
+                count(seen),
+                count(self.engine.context())
+            ),
+            format!(
+                "cache     {} entries ({} of what was said), at most {}",
+                count(report.retained),
+                percent(kept),
+                count(report.peak_entries)
+            ),
+            format!(
+                "memory    {}, at most {}",
+                mebibytes(report.kv_bytes),
+                mebibytes(report.kv_bytes_peak)
+            ),
+            format!(
+                "evicted   {} entries in {} steps",
+                count(report.evictions),
+                count(report.steps)
+            ),
+            format!(
+                "speed     {}, {} of it scoring",
+                rate(report.decode_tokens_per_second),
+                percent(report.scoring_share)
+            ),
         ];
         self.printer.line(&lines.join("\n"))?;
         Ok(())

@@ -80,14 +80,23 @@ fn show(runs: &[ComparedRun], printer: &Printer) -> anyhow::Result<()> {
         printer.line(run.record.text.trim())?;
         printer.line("")?;
     }
-    let header = ["method", "first difference", "agreement", "retained", "KV", "KV peak", "decode"];
+    let header = [
+        "method",
+        "first difference",
+        "agreement",
+        "retained",
+        "KV",
+        "KV peak",
+        "decode",
+    ];
     let rows: Vec<Vec<String>> = runs
         .iter()
         .map(|run| {
             let report = &run.record.report;
             vec![
                 report.method.clone(),
-                run.first_difference.map_or_else(|| "none".to_owned(), |index| index.to_string()),
+                run.first_difference
+                    .map_or_else(|| "none".to_owned(), |index| index.to_string()),
                 percent(run.agreement),
                 count(report.retained),
                 mebibytes(report.kv_bytes),

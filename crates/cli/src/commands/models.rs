@@ -65,7 +65,10 @@ pub(crate) fn pull(store: &Store, name: &str, printer: &Printer) -> Result<PathB
 }
 
 fn list(store: &Store, arguments: &OutputArguments, printer: &Printer) -> anyhow::Result<()> {
-    let models: Vec<Listed> = catalog::entries().iter().map(|entry| Listed::new(entry, store)).collect();
+    let models: Vec<Listed> = catalog::entries()
+        .iter()
+        .map(|entry| Listed::new(entry, store))
+        .collect();
     if arguments.json {
         return printer.json(&serde_json::json!({ "models": models }));
     }
@@ -80,13 +83,20 @@ fn list(store: &Store, arguments: &OutputArguments, printer: &Printer) -> anyhow
                 entry.quantisation.to_owned(),
                 megabytes(entry.bytes),
                 entry.licence.to_owned(),
-                if model.downloaded { "yes".to_owned() } else { "no".to_owned() },
+                if model.downloaded {
+                    "yes".to_owned()
+                } else {
+                    "no".to_owned()
+                },
             ]
         })
         .collect();
     let header = ["name", "family", "weights", "type", "size", "licence", "downloaded"];
     printer.table(&header, &rows, &[2, 4])?;
-    printer.note(&format!("kept in {}; fetch one with `inertiakv models pull NAME`", store.root().display()));
+    printer.note(&format!(
+        "kept in {}; fetch one with `inertiakv models pull NAME`",
+        store.root().display()
+    ));
     Ok(())
 }
 
@@ -99,8 +109,16 @@ fn info(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
     if arguments.output.json {
         return printer.json(&model);
     }
-    let packages: Vec<String> = entry.parts.iter().map(|part| format!("{}=={}", part.package, part.version)).collect();
-    let state = if model.downloaded { "downloaded" } else { "not downloaded" };
+    let packages: Vec<String> = entry
+        .parts
+        .iter()
+        .map(|part| format!("{}=={}", part.package, part.version))
+        .collect();
+    let state = if model.downloaded {
+        "downloaded"
+    } else {
+        "not downloaded"
+    };
     let lines = [
         ("name", entry.name.to_owned()),
         ("family", entry.family.to_owned()),
@@ -111,7 +129,10 @@ fn info(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
         ("sha256", entry.sha256.to_owned()),
         ("packages", packages.join(" ")),
         ("download", megabytes(model.download_bytes)),
-        ("also", format!("Hugging Face {}, file {}", entry.hub.repository, entry.hub.file)),
+        (
+            "also",
+            format!("Hugging Face {}, file {}", entry.hub.repository, entry.hub.file),
+        ),
         ("file", format!("{} ({state})", model.path.display())),
     ];
     pairs(&lines, printer)

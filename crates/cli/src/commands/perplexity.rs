@@ -25,7 +25,9 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
     let method = match &arguments.method {
         Some(method) => Some(settings::method(method, &arguments.budget)?),
         None if arguments.budget.budget.is_some() => {
-            return Err(usage("--budget needs a method to apply to; add for example --method inertia"));
+            return Err(usage(
+                "--budget needs a method to apply to; add for example --method inertia",
+            ));
         }
         None => None,
     };

@@ -1,6 +1,6 @@
 //! How a byte-level vocabulary wants text cut before merging: one row per name in `tokenizer.ggml.pre`.
 
-use tokenizers::utils::SysRegex;
+use fancy_regex::Regex;
 
 use super::TokenizerError;
 
@@ -112,7 +112,7 @@ const SCHEMES: &[Scheme] = &[
 /// Cuts text into words.
 #[derive(Debug)]
 pub(super) struct PreTokenizer {
-    patterns: Vec<SysRegex>,
+    patterns: Vec<Regex>,
     pub(super) whole_words: bool,
     pub(super) adds_bos: bool,
 }
@@ -131,7 +131,7 @@ impl PreTokenizer {
         let name = name.unwrap_or("default");
         let scheme = SCHEMES.iter().find(|scheme| scheme.names.contains(&name));
         let scheme = scheme.ok_or_else(|| TokenizerError::UnknownPreTokenizer { name: name.to_owned() })?;
-        let compile = |pattern: &&str| SysRegex::new(pattern).expect("the table's patterns compile: a test does so");
+        let compile = |pattern: &&str| Regex::new(pattern).expect("the table's patterns compile: a test does so");
         Ok(Self {
             patterns: scheme.patterns.iter().map(compile).collect(),
             whole_words: scheme.whole_words,
@@ -145,12 +145,18 @@ impl PreTokenizer {
     }
 }
 
-fn split_by<'t>(patterns: &[SysRegex], text: &'t str, word: &mut dyn FnMut(&'t str)) {
+fn split_by<'t>(patterns: &[Regex], text: &'t str, word: &mut dyn FnMut(&'t str)) {
     let Some((first, rest)) = patterns.split_first() else {
         return word(text);
     };
     let mut done = 0;
-    for (start, end) in first.find_iter(text) {
+    // The patterns look ahead by one character, so the engine's limit on backtracking is out of reach; past it the rest
+    // would be one word.
+    for (start, end) in first
+        .find_iter(text)
+        .map_while(Result::ok)
+        .map(|found| (found.start(), found.end()))
+    {
         if done < start {
             split_by(rest, &text[done..start], word);
         }

@@ -22,23 +22,37 @@ pub(crate) fn real(name: &str) -> PathBuf {
 
 /// A catalog model on two threads.
 pub(crate) fn open_real(name: &str) -> Engine {
-    let options = EngineOptions { threads: Some(2), ..EngineOptions::default() };
+    let options = EngineOptions {
+        threads: Some(2),
+        ..EngineOptions::default()
+    };
     Engine::open(&real(name), &options).expect("the model opens")
 }
 
 /// A tiny random model of a family, with a context long enough for every test.
-pub(crate) fn tiny(family: Family, options: EngineOptions) -> Engine {
-    Engine::open(&tiny_file(family), &options).expect("a tiny model opens")
+pub(crate) fn tiny(family: Family, options: &EngineOptions) -> Engine {
+    Engine::open(&tiny_file(family), options).expect("a tiny model opens")
 }
 
 /// The file of a tiny random model.
 pub(crate) fn tiny_file(family: Family) -> PathBuf {
-    written(&format!("tiny-{family}.gguf"), &TinyModel { family, context: 8192, ..TinyModel::default() }.to_bytes())
+    written(
+        &format!("tiny-{family}.gguf"),
+        &TinyModel {
+            family,
+            context: 8192,
+            ..TinyModel::default()
+        }
+        .to_bytes(),
+    )
 }
 
 /// A model whose second layer has a weight that is not a number.
 pub(crate) fn broken() -> Engine {
-    let model = TinyModel { layers: 3, ..TinyModel::default() };
+    let model = TinyModel {
+        layers: 3,
+        ..TinyModel::default()
+    };
     let mut bytes = model.to_bytes();
     let file = Gguf::from_bytes(bytes.clone()).expect("a valid file");
     let weight = file.tensor("blk.1.ffn_norm.weight").expect("the tensor").bytes();

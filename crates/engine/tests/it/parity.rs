@@ -1,7 +1,7 @@
 //! Does the engine agree with llama.cpp on the same file? Golden numbers come from the scripts in `tests/golden`.
 //!
 //! Both sides round activations to 8 bits, in different places, so log-probabilities agree only to the size of that
-//! rounding. How large it is was measured: llama.cpp moves by 0.64 (SmolLM2) and 0.53 (Qwen) when its own flash attention
+//! rounding. How large it is was measured: llama.cpp moves by 0.64 (`SmolLM2`) and 0.53 (Qwen) when its own flash attention
 //! is switched, and lies 0.1 on average from an evaluation without rounding (`exact-*.json`). So two things are asked:
 //! the same tokens as llama.cpp, and to be no farther from the exact numbers than llama.cpp is.
 
@@ -85,7 +85,9 @@ fn log_probabilities(session: &Session) -> Vec<f64> {
 }
 
 fn argmax(values: &[f64]) -> u32 {
-    (0..values.len()).max_by(|&a, &b| values[a].total_cmp(&values[b])).expect("not empty") as u32
+    (0..values.len())
+        .max_by(|&a, &b| values[a].total_cmp(&values[b]))
+        .expect("not empty") as u32
 }
 
 /// Differences seen so far.
@@ -114,15 +116,28 @@ impl Differences {
 fn agrees_with_llama_cpp(model: &str, short_name: &str) {
     let expected: Golden = golden(&format!("parity-{short_name}.json"));
     let exact: Exact = golden(&format!("exact-{short_name}.json"));
-    assert_eq!(expected.model_sha256, inertiakv::catalog::entry(model).expect("in the catalog").sha256);
+    assert_eq!(
+        expected.model_sha256,
+        inertiakv::catalog::entry(model).expect("in the catalog").sha256
+    );
     let engine = models::open_real(model);
     for prompt in &expected.prompts {
-        follows_the_continuation(&engine, prompt, exact.prompts.iter().find(|exact| exact.name == prompt.name));
+        follows_the_continuation(
+            &engine,
+            prompt,
+            exact.prompts.iter().find(|exact| exact.name == prompt.name),
+        );
     }
     let tokens = engine.tokenizer().encode(&golden_text("perplexity.txt"), false);
     for expected in &expected.perplexity {
-        let options = PerplexityOptions { context: expected.context, chunks: None, method: None };
-        let found = engine.perplexity(&tokens, &options, &mut |_| ControlFlow::Continue(())).expect("perplexity");
+        let options = PerplexityOptions {
+            context: expected.context,
+            chunks: None,
+            method: None,
+        };
+        let found = engine
+            .perplexity(&tokens, &options, &mut |_| ControlFlow::Continue(()))
+            .expect("perplexity");
         let difference = found.perplexity / expected.perplexity - 1.0;
         println!(
             "{model}, perplexity in windows of {}: {:.4}, llama.cpp {:.4}, {:+.3} %",
@@ -141,7 +156,9 @@ fn follows_the_continuation(engine: &Engine, prompt: &Prompt, exact: Option<&Exa
     let tokens = engine.tokenizer().with_bos(engine.tokenizer().encode(&text, true));
     assert_eq!(tokens, prompt.tokens, "{}: tokens of the prompt", prompt.name);
     let mut session = engine.session(&Method::full()).expect("a session");
-    session.prefill(&tokens, &mut |_, _| ControlFlow::Continue(())).expect("prefill");
+    session
+        .prefill(&tokens, &mut |_, _| ControlFlow::Continue(()))
+        .expect("prefill");
     let (mut from_llama, mut from_exact) = (Differences::default(), Differences::default());
     for (index, step) in prompt.steps.iter().enumerate() {
         let found = log_probabilities(&session);
@@ -154,13 +171,37 @@ fn follows_the_continuation(engine: &Engine, prompt: &Prompt, exact: Option<&Exa
         }
         session.step(&[prompt.greedy[index]]).expect("step");
     }
-    println!("{}: from llama.cpp at most {:.3}, mean {:.3}", prompt.name, from_llama.largest, from_llama.mean());
-    assert!(from_llama.largest <= LARGEST, "{}: log-probabilities differ by {}", prompt.name, from_llama.largest);
-    assert!(from_llama.mean() <= MEAN, "{}: log-probabilities differ by {} on average", prompt.name, from_llama.mean());
+    println!(
+        "{}: from llama.cpp at most {:.3}, mean {:.3}",
+        prompt.name,
+        from_llama.largest,
+        from_llama.mean()
+    );
+    assert!(
+        from_llama.largest <= LARGEST,
+        "{}: log-probabilities differ by {}",
+        prompt.name,
+        from_llama.largest
+    );
+    assert!(
+        from_llama.mean() <= MEAN,
+        "{}: log-probabilities differ by {} on average",
+        prompt.name,
+        from_llama.mean()
+    );
     if let Some(exact) = exact {
-        println!("  from exact mean {:.3}, llama.cpp's own {:.3}", from_exact.mean(), exact.llama_cpp.mean_difference);
+        println!(
+            "  from exact mean {:.3}, llama.cpp's own {:.3}",
+            from_exact.mean(),
+            exact.llama_cpp.mean_difference
+        );
         let allowed = EXACT_RATIO * exact.llama_cpp.mean_difference;
-        assert!(from_exact.mean() <= allowed, "{}: {} from exact on average", prompt.name, from_exact.mean());
+        assert!(
+            from_exact.mean() <= allowed,
+            "{}: {} from exact on average",
+            prompt.name,
+            from_exact.mean()
+        );
     }
 }
 
@@ -204,9 +245,14 @@ fn real_model_retained_sets_agree_with_the_reference() {
     let reference: Reference = golden("inertia-reference-smollm2.json");
     let engine = models::open_real("smollm2-135m");
     let mut base = engine.session(&Method::full()).expect("a session");
-    base.prefill(&reference.context_tokens, &mut |_, _| ControlFlow::Continue(())).expect("prefill");
+    base.prefill(&reference.context_tokens, &mut |_, _| ControlFlow::Continue(()))
+        .expect("prefill");
     for run in &reference.runs {
-        let alpha = if run.aggregation == "ema" { format!(",alpha={}", reference.alpha) } else { String::new() };
+        let alpha = if run.aggregation == "ema" {
+            format!(",alpha={}", reference.alpha)
+        } else {
+            String::new()
+        };
         let name = format!(
             "inertia:ratio={},refresh={},aggregation={}{alpha}",
             run.ratio, run.refresh, run.aggregation
@@ -218,7 +264,10 @@ fn real_model_retained_sets_agree_with_the_reference() {
             session.step(&tokens).expect("step");
             let retained = session.policy().expect("a policy").retained(0, 0);
             assert_eq!(retained.len(), run.budget, "{name}");
-            let shared = retained.iter().filter(|position| step.retained.contains(position)).count();
+            let shared = retained
+                .iter()
+                .filter(|position| step.retained.contains(position))
+                .count();
             least = least.min(shared as f64 / run.budget as f64);
             tokens = vec![step.token];
         }

@@ -14,7 +14,9 @@ fn method(text: &str) -> Method {
 
 /// A prompt of `length` tokens without visible pattern.
 fn prompt(length: usize) -> Vec<u32> {
-    (0..length as u32).map(|index| (index * 7919 + index * index * 13) % 250).collect()
+    (0..length as u32)
+        .map(|index| (index * 7919 + index * index * 13) % 250)
+        .collect()
 }
 
 fn prefilled(engine: &Engine, text: &str, tokens: &[u32]) -> Session {
@@ -28,7 +30,9 @@ fn decode(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     for _ in 0..steps {
         let logits = session.logits().expect("logits").to_vec();
-        let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).expect("not empty");
+        let best = (0..logits.len())
+            .max_by(|&a, &b| logits[a].total_cmp(&logits[b]))
+            .expect("not empty");
         session.step(&[best as u32]).expect("step");
         all.push(session.logits().expect("logits").to_vec());
     }
@@ -38,7 +42,7 @@ fn decode(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
 #[test]
 fn a_method_that_evicts_nothing_gives_the_same_bits_as_full() {
     for family in Family::ALL {
-        let engine = models::tiny(family, EngineOptions::default());
+        let engine = models::tiny(family, &EngineOptions::default());
         let tokens = prompt(100);
         let expected = decode(&mut prefilled(&engine, "full", &tokens), 10);
         for name in [
@@ -50,7 +54,10 @@ fn a_method_that_evicts_nothing_gives_the_same_bits_as_full() {
             "inertia:tokens=500,coupling=per-head",
             "streaming-llm:tokens=500",
         ] {
-            assert!(expected == decode(&mut prefilled(&engine, name, &tokens), 10), "{name} differs from full");
+            assert!(
+                expected == decode(&mut prefilled(&engine, name, &tokens), 10),
+                "{name} differs from full"
+            );
         }
     }
 }
@@ -60,8 +67,12 @@ fn threads_and_earlier_requests_change_no_bit() {
     let tokens = prompt(700);
     for family in Family::ALL {
         let run = |threads: usize, kv_type: KvType, warm: bool| {
-            let options = EngineOptions { threads: Some(threads), kv_type, ..EngineOptions::default() };
-            let engine = models::tiny(family, options);
+            let options = EngineOptions {
+                threads: Some(threads),
+                kv_type,
+                ..EngineOptions::default()
+            };
+            let engine = models::tiny(family, &options);
             if warm {
                 decode(&mut prefilled(&engine, "h2o:ratio=0.5", &prompt(333)), 5);
             }
@@ -70,14 +81,17 @@ fn threads_and_earlier_requests_change_no_bit() {
         for kv_type in [KvType::F16, KvType::F32, KvType::Q8_0] {
             let one = run(1, kv_type, false);
             assert!(one == run(2, kv_type, false), "{kv_type}: two threads");
-            assert!(one == run(5, kv_type, true), "{kv_type}: five threads, after another request");
+            assert!(
+                one == run(5, kv_type, true),
+                "{kv_type}: five threads, after another request"
+            );
         }
     }
 }
 
 #[test]
 fn prefill_in_parts_is_the_same_prompt() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let tokens = prompt(900);
     let whole = prefilled(&engine, "full", &tokens);
     let mut parts = prefilled(&engine, "full", &tokens[..512]);
@@ -88,15 +102,24 @@ fn prefill_in_parts_is_the_same_prompt() {
 
 #[test]
 fn forks_run_like_sessions_of_their_own() {
-    let engine = models::tiny(Family::Qwen2, EngineOptions::default());
+    let engine = models::tiny(Family::Qwen2, &EngineOptions::default());
     let tokens = prompt(400);
     let base = prefilled(&engine, "full", &tokens);
-    for name in ["full", "inertia:ratio=0.75", "random:ratio=0.9", "score-free:ratio=0.9", "h2o:ratio=0.9,coupling=per-layer"] {
+    for name in [
+        "full",
+        "inertia:ratio=0.75",
+        "random:ratio=0.9",
+        "score-free:ratio=0.9",
+        "h2o:ratio=0.9,coupling=per-layer",
+    ] {
         let alone = decode(&mut prefilled(&engine, name, &tokens), 8);
         let mut fork = base.fork(&method(name)).expect("a fork");
         assert!(alone == decode(&mut fork, 8), "{name} from a fork");
         let mut second = fork.fork(&method(name)).expect("a fork in mid-decode");
-        assert!(decode(&mut second, 3) == decode(&mut fork, 3), "{name} forked in mid-decode");
+        assert!(
+            decode(&mut second, 3) == decode(&mut fork, 3),
+            "{name} forked in mid-decode"
+        );
     }
     drop(base);
     assert_eq!(engine.kv_pool().bytes_in_use(), 0, "every block came back");
@@ -104,7 +127,7 @@ fn forks_run_like_sessions_of_their_own() {
 
 #[test]
 fn budgets_are_exact_in_every_layer_and_head_for_every_method() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let tokens = prompt(310);
     let base = prefilled(&engine, "full", &tokens);
     let names = [
@@ -135,7 +158,11 @@ fn budgets_are_exact_in_every_layer_and_head_for_every_method() {
         assert_eq!((report.evicted, report.retained), (310 + 20 - 31, 31), "{name}");
         decode(&mut session, 5);
         let report = session.report();
-        assert_eq!((report.budget, report.retained, report.peak_entries), (Some(31), 31, 330), "{name}");
+        assert_eq!(
+            (report.budget, report.retained, report.peak_entries),
+            (Some(31), 31, 330),
+            "{name}"
+        );
         assert_eq!((report.steps, report.evictions), (6, 310 + 20 - 31 + 5), "{name}");
         assert_eq!(session.position(), 335, "positions are not rows");
         let state = session.policy().expect("a policy");
@@ -149,7 +176,7 @@ fn budgets_are_exact_in_every_layer_and_head_for_every_method() {
 
 #[test]
 fn adaptive_shares_keep_each_layer_at_its_total() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = prefilled(&engine, "inertia:coupling=per-head,safeguard=0.2", &prompt(400));
     decode(&mut session, 6);
     let state = session.policy().expect("a policy");
@@ -163,7 +190,7 @@ fn adaptive_shares_keep_each_layer_at_its_total() {
 
 #[test]
 fn a_long_question_is_one_step() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = prefilled(&engine, "inertia:ratio=0.5", &prompt(200));
     let report = session.step(&prompt(1100)).expect("a question of three chunks");
     assert_eq!((report.step, report.tokens, report.retained), (1, 1100, 100));
@@ -172,7 +199,7 @@ fn a_long_question_is_one_step() {
 
 #[test]
 fn a_follow_up_turn_adds_to_the_budget() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = prefilled(&engine, "inertia:ratio=0.9", &prompt(400));
     session.follow_up(&prompt(60)).expect("a turn");
     assert_eq!(session.report().budget, Some(46));
@@ -181,19 +208,22 @@ fn a_follow_up_turn_adds_to_the_budget() {
 
 #[test]
 fn memory_comes_back_after_the_first_eviction() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = prefilled(&engine, "inertia:ratio=0.9", &prompt(2000));
     let after_prefill = engine.kv_pool().bytes_in_use();
     assert_eq!(session.report().kv_bytes_prefill, after_prefill);
     decode(&mut session, 1);
     let after_eviction = engine.kv_pool().bytes_in_use();
     assert_eq!(session.report().kv_bytes, after_eviction);
-    assert!(after_eviction * 100 <= after_prefill * 12, "{after_eviction} of {after_prefill} bytes are still held");
+    assert!(
+        after_eviction * 100 <= after_prefill * 12,
+        "{after_eviction} of {after_prefill} bytes are still held"
+    );
 }
 
 #[test]
 fn generation_stops_where_it_should() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let base = prefilled(&engine, "inertia:ratio=0.5", &prompt(100));
     let run = |options: &GenerateOptions| {
         let mut session = base.fork(base.method()).expect("a fork");
@@ -207,62 +237,116 @@ fn generation_stops_where_it_should() {
         assert_eq!(pieces, generation.text, "the stream is the text");
         generation
     };
-    let options = GenerateOptions { max_tokens: 20, ignore_end: true, ..GenerateOptions::default() };
+    let options = GenerateOptions {
+        max_tokens: 20,
+        ignore_end: true,
+        ..GenerateOptions::default()
+    };
     let greedy = run(&options);
     assert_eq!((greedy.tokens.len(), greedy.finish_reason), (20, FinishReason::Length));
     assert_eq!(greedy, run(&options), "greedy repeats itself");
 
     let stop: String = greedy.text.chars().skip(3).take(2).collect();
-    let stopped = run(&GenerateOptions { stop: vec![stop.clone()], ..options.clone() });
+    let stopped = run(&GenerateOptions {
+        stop: vec![stop.clone()],
+        ..options.clone()
+    });
     assert_eq!(stopped.finish_reason, FinishReason::Stop);
     assert!(greedy.text.starts_with(&stopped.text) && !stopped.text.contains(&stop));
 
     let hot = |seed| GenerateOptions {
-        sampling: Sampling { temperature: 2.0, seed, ..Sampling::default() },
+        sampling: Sampling {
+            temperature: 2.0,
+            seed,
+            ..Sampling::default()
+        },
         ..options.clone()
     };
     assert_eq!(run(&hot(1)), run(&hot(1)));
     assert_ne!(run(&hot(1)).tokens, run(&hot(2)).tokens);
 
     let mut session = base.fork(base.method()).expect("a fork");
-    let cancelled = session.generate(&options, &mut |_| ControlFlow::Break(())).expect("generation");
+    let cancelled = session
+        .generate(&options, &mut |_| ControlFlow::Break(()))
+        .expect("generation");
     assert_eq!(cancelled.finish_reason, FinishReason::Cancelled);
-    let rest = session.generate(&options, &mut |_| GO).expect("a cancelled generation can go on");
+    let rest = session
+        .generate(&options, &mut |_| GO)
+        .expect("a cancelled generation can go on");
     assert_eq!([cancelled.tokens, rest.tokens].concat()[..20], greedy.tokens);
 }
 
 #[test]
 fn generation_ends_with_the_context() {
-    let options = EngineOptions { context: Some(110), ..EngineOptions::default() };
-    let engine = models::tiny(Family::Llama, options);
+    let options = EngineOptions {
+        context: Some(110),
+        ..EngineOptions::default()
+    };
+    let engine = models::tiny(Family::Llama, &options);
     let mut session = prefilled(&engine, "full", &prompt(100));
-    let options = GenerateOptions { max_tokens: 50, ignore_end: true, ..GenerateOptions::default() };
+    let options = GenerateOptions {
+        max_tokens: 50,
+        ignore_end: true,
+        ..GenerateOptions::default()
+    };
     let generation = session.generate(&options, &mut |_| GO).expect("generation");
     // Ten tokens run; the eleventh is drawn from the last of them.
-    assert_eq!((generation.tokens.len(), generation.finish_reason), (11, FinishReason::Context));
+    assert_eq!(
+        (generation.tokens.len(), generation.finish_reason),
+        (11, FinishReason::Context)
+    );
 }
 
 #[test]
 fn wrong_use_is_an_error_that_says_what_to_do() {
-    let engine = models::tiny(Family::Llama, EngineOptions { context: Some(500), ..EngineOptions::default() });
+    let engine = models::tiny(
+        Family::Llama,
+        EngineOptions {
+            context: Some(500),
+            ..EngineOptions::default()
+        },
+    );
     let mut session = engine.session(&method("inertia")).expect("a session");
     assert!(matches!(session.prefill(&[], &mut |_, _| GO), Err(Error::NoTokens)));
     assert!(matches!(session.logits(), Err(Error::NoTokens)));
-    assert!(matches!(session.prefill(&[1_000_000], &mut |_, _| GO), Err(Error::UnknownToken { .. })));
+    assert!(matches!(
+        session.prefill(&[1_000_000], &mut |_, _| GO),
+        Err(Error::UnknownToken { .. })
+    ));
     let too_long = session.prefill(&prompt(501), &mut |_, _| GO);
-    assert!(matches!(too_long, Err(Error::ContextFull { needed: 501, context: 500 })));
-    session.prefill(&prompt(50), &mut |_, _| GO).expect("refused calls change nothing");
+    assert!(matches!(
+        too_long,
+        Err(Error::ContextFull {
+            needed: 501,
+            context: 500
+        })
+    ));
+    session
+        .prefill(&prompt(50), &mut |_, _| GO)
+        .expect("refused calls change nothing");
     session.step(&[1]).expect("step");
-    assert!(matches!(session.prefill(&[1], &mut |_, _| GO), Err(Error::PrefillAfterStep)));
+    assert!(matches!(
+        session.prefill(&[1], &mut |_, _| GO),
+        Err(Error::PrefillAfterStep)
+    ));
     assert!(matches!(session.fork(&method("h2o")), Err(Error::ForkAfterStep)));
-    assert!(matches!(engine.session(&method("inertia:layers=0-9")), Err(Error::Policy(_))));
-    let asked = Engine::open(&models::tiny_file(Family::Llama), &EngineOptions { context: Some(1 << 30), ..EngineOptions::default() });
+    assert!(matches!(
+        engine.session(&method("inertia:layers=0-9")),
+        Err(Error::Policy(_))
+    ));
+    let asked = Engine::open(
+        &models::tiny_file(Family::Llama),
+        &EngineOptions {
+            context: Some(1 << 30),
+            ..EngineOptions::default()
+        },
+    );
     assert!(matches!(asked, Err(Error::ContextOption { .. })));
 }
 
 #[test]
 fn a_cancelled_prefill_leaves_a_session_that_says_so() {
-    let engine = models::tiny(Family::Llama, EngineOptions::default());
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = engine.session(&method("full")).expect("a session");
     let outcome = session.prefill(&prompt(1500), &mut |done, total| {
         assert_eq!(total, 1500);
@@ -277,8 +361,11 @@ fn a_cancelled_prefill_leaves_a_session_that_says_so() {
 
 #[test]
 fn a_bound_on_kv_memory_is_kept() {
-    let options = EngineOptions { kv_memory: Some(1 << 20), ..EngineOptions::default() };
-    let engine = models::tiny(Family::Llama, options);
+    let options = EngineOptions {
+        kv_memory: Some(1 << 20),
+        ..EngineOptions::default()
+    };
+    let engine = models::tiny(Family::Llama, &options);
     let mut session = engine.session(&method("full")).expect("a session");
     let outcome = session.prefill(&prompt(3000), &mut |_, _| GO);
     assert!(matches!(outcome, Err(Error::Cache(_))), "{outcome:?}");
@@ -292,4 +379,69 @@ fn a_weight_that_is_not_a_number_is_found() {
     let mut session = engine.session(&method("full")).expect("a session");
     let outcome = session.prefill(&prompt(10), &mut |_, _| GO);
     assert!(matches!(outcome, Err(Error::NotFinite { layer: 1 })), "{outcome:?}");
+}
+
+/// Runs [`resident_memory_of_a_long_prompt`] in a process of its own, where nothing else allocates.
+#[test]
+#[cfg(target_os = "linux")]
+fn resident_memory_falls_after_the_first_eviction() {
+    let itself = std::env::current_exe().expect("the test binary");
+    let output = std::process::Command::new(itself)
+        .args([
+            "--exact",
+            "session::resident_memory_of_a_long_prompt",
+            "--ignored",
+            "--nocapture",
+        ])
+        .output()
+        .expect("the test binary starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+#[ignore = "runs alone, in a process started by resident_memory_falls_after_the_first_eviction"]
+fn resident_memory_of_a_long_prompt() {
+    let model = inertiakv::testing::TinyModel {
+        kv_heads: 4,
+        head_dim: 128,
+        context: 8192,
+        ..Default::default()
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let path = folder.path().join("wide.gguf");
+    model.write(&path).expect("the folder can be written");
+    let engine = Engine::open(
+        &path,
+        &EngineOptions {
+            kv_type: KvType::F32,
+            ..Default::default()
+        },
+    )
+    .expect("opens");
+    let mut session = prefilled(&engine, "inertia:ratio=0.9", &prompt(6000));
+    let (before, held) = (resident_bytes(), session.report().kv_bytes);
+    decode(&mut session, 1);
+    let (after, left) = (resident_bytes(), session.report().kv_bytes);
+    assert!(held > 40 << 20, "the cache is large enough to show: {held}");
+    assert!(left * 100 <= held * 12, "{left} of {held} bytes are still held");
+    // What the allocator says it freed is what the system got back, give or take what else the step allocates.
+    let fallen = before.saturating_sub(after);
+    assert!(
+        fallen * 10 >= (held - left) * 9,
+        "resident memory fell by {fallen} of {} freed bytes",
+        held - left
+    );
+}
+
+#[cfg(target_os = "linux")]
+fn resident_bytes() -> usize {
+    let pages = std::fs::read_to_string("/proc/self/statm").expect("Linux tells");
+    pages
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse::<usize>().ok())
+        .expect("a number of pages")
+        * 4096
 }

@@ -16,7 +16,8 @@ use std::arch::x86_64::{
     _mm256_setzero_ps, _mm256_slli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
 };
 
-use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, mass_body, merge_body};
+use super::GroupPooling;
+use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, merge_body};
 use crate::cache::{BLOCK_ROWS, GROUP_DIMS, KvType, Layout};
 
 pub(super) static KERNELS: Kernels = Kernels {
@@ -549,6 +550,40 @@ unsafe fn merge(factors: &[f32], parts: *const f32, stride: usize, out: &mut [f3
 
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn mass(part: &MassPart) {
-    // SAFETY: passed on.
-    unsafe { mass_body(part) }
+    // SAFETY: the probabilities have 32 numbers per block and column, `out` has `entries`.
+    unsafe {
+        for first in (0..part.entries).step_by(8) {
+            let offset = first / BLOCK_ROWS * part.stride + first % BLOCK_ROWS;
+            let lanes = part.probabilities.add(offset);
+            let share = |column: usize| _mm256_loadu_ps(lanes.add(column * BLOCK_ROWS));
+            let mut total = _mm256_setzero_ps();
+            match part.pooling {
+                GroupPooling::Sum => {
+                    for (column, factor) in part.factors.iter().enumerate() {
+                        total = _mm256_fmadd_ps(share(column), _mm256_set1_ps(*factor), total);
+                    }
+                }
+                GroupPooling::Max => {
+                    for (row, factors) in part.factors.chunks_exact(part.group).enumerate() {
+                        let mut largest = _mm256_setzero_ps();
+                        for (member, factor) in factors.iter().enumerate() {
+                            let share = share(row * part.group + member);
+                            largest = _mm256_max_ps(largest, _mm256_mul_ps(share, _mm256_set1_ps(*factor)));
+                        }
+                        total = _mm256_add_ps(total, largest);
+                    }
+                }
+            }
+            let out = part.out.add(first);
+            if first + 8 <= part.entries {
+                _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), total));
+            } else {
+                let mut numbers = [0.0_f32; 8];
+                _mm256_storeu_ps(numbers.as_mut_ptr(), total);
+                for (entry, number) in numbers[..part.entries - first].iter().enumerate() {
+                    *out.add(entry) += number;
+                }
+            }
+        }
+    }
 }

@@ -13,7 +13,8 @@ use std::arch::x86_64::{
     _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
 };
 
-use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, TILE, mass_body, merge_body};
+use super::GroupPooling;
+use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, TILE, merge_body};
 use crate::cache::{BLOCK_ROWS, GROUP_DIMS, KvType, Layout};
 
 pub(super) static KERNELS: Kernels = Kernels {
@@ -509,6 +510,40 @@ unsafe fn merge(factors: &[f32], parts: *const f32, stride: usize, out: &mut [f3
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn mass(part: &MassPart) {
-    // SAFETY: passed on.
-    unsafe { mass_body(part) }
+    // SAFETY: the probabilities have 32 numbers per block and column, `out` has `entries`.
+    unsafe {
+        for first in (0..part.entries).step_by(16) {
+            let offset = first / BLOCK_ROWS * part.stride + first % BLOCK_ROWS;
+            let lanes = part.probabilities.add(offset);
+            let share = |column: usize| _mm512_loadu_ps(lanes.add(column * BLOCK_ROWS));
+            let mut total = _mm512_setzero_ps();
+            match part.pooling {
+                GroupPooling::Sum => {
+                    for (column, factor) in part.factors.iter().enumerate() {
+                        total = _mm512_fmadd_ps(share(column), _mm512_set1_ps(*factor), total);
+                    }
+                }
+                GroupPooling::Max => {
+                    for (row, factors) in part.factors.chunks_exact(part.group).enumerate() {
+                        let mut largest = _mm512_setzero_ps();
+                        for (member, factor) in factors.iter().enumerate() {
+                            let share = share(row * part.group + member);
+                            largest = _mm512_max_ps(largest, _mm512_mul_ps(share, _mm512_set1_ps(*factor)));
+                        }
+                        total = _mm512_add_ps(total, largest);
+                    }
+                }
+            }
+            let out = part.out.add(first);
+            if first + 16 <= part.entries {
+                _mm512_storeu_ps(out, _mm512_add_ps(_mm512_loadu_ps(out), total));
+            } else {
+                let mut numbers = [0.0_f32; 16];
+                _mm512_storeu_ps(numbers.as_mut_ptr(), total);
+                for (entry, number) in numbers[..part.entries - first].iter().enumerate() {
+                    *out.add(entry) += number;
+                }
+            }
+        }
+    }
 }

@@ -5,7 +5,7 @@
 //! The mass of the last rows takes a second pass over those rows alone, once their maxima and sums are known.
 
 use super::job::{Job, Line, Scratch, tile_of, tiles, with_stage};
-use super::kernel::{CHUNK_BLOCKS, Kernels, MassPart, TILE, Tile};
+use super::kernel::{CHUNK_BLOCKS, Kernels, MassPart, Scores, TILE, Tile};
 use crate::cache::BLOCK_ROWS;
 
 /// Blocks of a chunk: a tile's scores stay in the first-level cache, the converted chunk in the second.
@@ -157,39 +157,41 @@ impl Part<'_> {
         let job = self.job;
         let Some(mass) = &job.mass else { return };
         let window_start = job.rows - mass.window;
-        let stride = job.group * BLOCK_ROWS;
+        // Whole rows that fill a tile, or one row.
+        let rows_at_once = (TILE / job.group).max(1);
+        let stride = rows_at_once * job.group * BLOCK_ROWS;
         let mut probabilities = vec![Line::ZERO; CHUNK_BLOCKS * stride / 16];
-        let mut factors = vec![0.0; job.group];
+        let start: *mut f32 = probabilities.as_mut_ptr().cast();
+        let mut factors = vec![0.0; rows_at_once * job.group];
         // SAFETY: passed on; the mass of these entries is this item's alone.
         unsafe {
             let chunk = job.chunk(self.head, first, CHUNK_BLOCKS, self.entries);
             let chunk = job.stage(kernels, chunk, stage);
-            for row in window_start..job.rows {
-                let seen = job.visible(self.entries, row).saturating_sub(first).min(chunk.entries);
-                if seen == 0 {
-                    continue;
-                }
+            for first_row in (window_start..job.rows).step_by(rows_at_once) {
+                let rows = rows_at_once.min(job.rows - first_row);
+                let columns = rows * job.group;
+                let visible = |row: usize| job.visible(self.entries, row).saturating_sub(first).min(chunk.entries);
+                let seen = visible(first_row + rows - 1);
                 let blocks = seen.div_ceil(BLOCK_ROWS);
-                let start: *mut f32 = probabilities.as_mut_ptr().cast();
-                for columns in tiles(job.group) {
+                for part in tiles(columns) {
                     let mut queries = [std::ptr::null(); TILE];
-                    for (query, column) in queries.iter_mut().zip(columns.clone()) {
-                        *query = job.query(self.head, row * job.group + column);
+                    for (query, column) in queries.iter_mut().zip(part.clone()) {
+                        *query = job.query(self.head, first_row * job.group + column);
                     }
-                    let out = start.add(columns.start * BLOCK_ROWS);
-                    (kernels.scores)(&chunk, &queries[..columns.len()], blocks, out, stride);
+                    let out = start.add(part.start * BLOCK_ROWS);
+                    (kernels.scores)(&chunk, &queries[..part.len()], blocks, out, stride);
                 }
-                for (column, factor) in factors.iter_mut().enumerate() {
-                    let place = 2 * ((row - window_start) * job.group + column);
+                for (column, factor) in factors[..columns].iter_mut().enumerate() {
+                    let place = 2 * ((first_row - window_start) * job.group + column);
                     let statistics = scratch.at(self.statistics + place, 2);
                     // The maximum over all chunks stays the maximum: the same scores were computed before.
                     let (mut maximum, mut sum) = (*statistics, 0.0);
                     *factor = *statistics.add(1);
-                    let scores = super::kernel::Scores {
+                    let scores = Scores {
                         start: start.add(column * BLOCK_ROWS),
                         stride,
                         blocks,
-                        visible: seen,
+                        visible: visible(first_row + column / job.group),
                         scale: job.scale,
                     };
                     (kernels.softmax)(&scores, &mut maximum, &mut sum);
@@ -198,7 +200,7 @@ impl Part<'_> {
                     probabilities: start,
                     stride,
                     entries: seen,
-                    factors: &factors,
+                    factors: &factors[..columns],
                     group: job.group,
                     pooling: mass.pooling,
                     out: mass.heads[self.head].add(first),

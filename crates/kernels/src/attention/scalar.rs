@@ -1,6 +1,7 @@
 //! The kernels in portable Rust: the reference for the others, and what machines without them use.
 
-use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, mass_body, merge_body};
+use super::GroupPooling;
+use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, merge_body};
 use crate::cache::{BLOCK_ROWS, Layout};
 
 pub(super) static KERNELS: Kernels = Kernels {
@@ -130,8 +131,25 @@ unsafe fn stage(layout: &Layout, block: *const u8, out: *mut f32) {
 }
 
 unsafe fn mass(part: &MassPart) {
-    // SAFETY: passed on.
-    unsafe { mass_body(part) }
+    for entry in 0..part.entries {
+        let offset = entry / BLOCK_ROWS * part.stride + entry % BLOCK_ROWS;
+        let mut total = 0.0;
+        for (row, factors) in part.factors.chunks_exact(part.group).enumerate() {
+            let mut pooled = 0.0_f32;
+            for (member, factor) in factors.iter().enumerate() {
+                let column = row * part.group + member;
+                // SAFETY: the probabilities have 32 numbers per block and column.
+                let share = factor * unsafe { *part.probabilities.add(offset + column * BLOCK_ROWS) };
+                pooled = match part.pooling {
+                    GroupPooling::Sum => pooled + share,
+                    GroupPooling::Max => pooled.max(share),
+                };
+            }
+            total += pooled;
+        }
+        // SAFETY: `out` has `entries` numbers.
+        unsafe { *part.out.add(entry) += total };
+    }
 }
 
 unsafe fn block_bytes<'a>(layout: &Layout, block: *const u8) -> &'a [u8] {

@@ -1,6 +1,7 @@
 //! Few query rows over many entries: every head is cut into chunks of 256 entries, chunks are computed on their own,
 //! and whoever finishes the last chunk of a head merges them in order.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::job::{Job, Line, Scratch, tiles, with_stage};
@@ -109,7 +110,7 @@ impl Part<'_> {
     unsafe fn fold_tiles(&self, kernels: &Kernels, scratch: &Scratch, index: usize, chunk: &Chunk) {
         let job = self.job;
         let first = index * CHUNK;
-        let mut local = [Line::ZERO; CHUNK * TILE / 16];
+        let mut local = MaybeUninit::<[Line; CHUNK * TILE / 16]>::uninit();
         for columns in tiles(self.columns) {
             let mut tile = Tile::new();
             let mut visible = [0; TILE];

@@ -98,17 +98,11 @@ impl Layout {
             KvType::F16 => {
                 let key_numbers = view_mut::<f16>(key_part, 0, BLOCK_ROWS * dim);
                 let value_numbers = view_mut::<f16>(value_part, 0, BLOCK_ROWS * dim);
-                // Rows first, then line by line: neighbours in a line are neighbouring rows.
-                let mut halves = [f16::ZERO; BLOCK_ROWS * MAX_DIM];
+                let mut halves = [f16::ZERO; MAX_DIM];
                 for row in 0..count {
-                    halves[row * dim..][..dim].convert_from_f32_slice(&keys[row * stride..][..dim]);
+                    halves[..dim].convert_from_f32_slice(&keys[row * stride..][..dim]);
+                    scatter(&halves[..dim], key_numbers, slot + row);
                     value_numbers[(slot + row) * dim..][..dim].convert_from_f32_slice(&values[row * stride..][..dim]);
-                }
-                for (d, line) in key_numbers.chunks_exact_mut(BLOCK_ROWS).enumerate() {
-                    let column = halves[d..].iter().step_by(dim);
-                    for (number, half) in line[slot..slot + count].iter_mut().zip(column) {
-                        *number = *half;
-                    }
                 }
             }
             KvType::Q8_0 => {
