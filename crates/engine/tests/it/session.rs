@@ -301,7 +301,7 @@ fn generation_ends_with_the_context() {
 fn wrong_use_is_an_error_that_says_what_to_do() {
     let engine = models::tiny(
         Family::Llama,
-        EngineOptions {
+        &EngineOptions {
             context: Some(500),
             ..EngineOptions::default()
         },
