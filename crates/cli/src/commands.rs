@@ -7,8 +7,10 @@ pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod run;
 
+use std::ops::ControlFlow;
+
 use inertiakv::policy::{Method, Preset};
-use inertiakv::{FinishReason, Generation, RunReport};
+use inertiakv::{Error, FinishReason, GenerateOptions, Generation, RunReport, Session};
 use serde::Serialize;
 
 use crate::format::{count, mebibytes, percent, rate};
@@ -53,6 +55,28 @@ impl RunRecord {
 pub(crate) struct Runs<R> {
     pub(crate) model: String,
     pub(crate) runs: Vec<R>,
+}
+
+/// Asks the question, if there is one, as one step, then generates.
+///
+/// The report's decode speed is that of the generated tokens: a question runs as fast as a prefill, and counting its
+/// tokens would hide how fast the answer comes.
+pub(crate) fn answer(
+    session: &mut Session,
+    question: Option<&[u32]>,
+    options: &GenerateOptions,
+    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+) -> Result<(RunReport, Generation), Error> {
+    if let Some(question) = question {
+        session.step(question)?;
+    }
+    let before = session.report();
+    let generation = session.generate(options, on_text)?;
+    let mut report = session.report();
+    let seconds = report.decode_seconds - before.decode_seconds;
+    let steps = report.steps - before.steps;
+    report.decode_tokens_per_second = if seconds > 0.0 { steps as f64 / seconds } else { 0.0 };
+    Ok((report, generation))
 }
 
 /// A run in one line. `seen` counts all tokens that ran, evicted or not.

@@ -33,7 +33,7 @@ impl Prompt {
         if let Some(question) = &arguments.question {
             let context = QuestionPrompt::new(engine, system, text)?;
             return Ok(Self {
-                question: Some(context.question(engine, question)),
+                question: Some(context.question(engine, question, "")),
                 prefill: context.prefill,
             });
         }
@@ -127,12 +127,12 @@ impl QuestionPrompt {
         let text = format!("{}\n\nQuestion: ", context.trim_end());
         Self {
             prefill: tokenizer.with_bos(tokenizer.encode(&text, false)),
-            end: "\nAnswer:".to_owned(),
+            end: "\nAnswer: ".to_owned(),
         }
     }
 
-    /// The tokens that ask `question` and open the answer.
-    pub(crate) fn question(&self, engine: &Engine, question: &str) -> Vec<u32> {
+    /// The tokens that ask `question` and open the answer, which begins with `lead`.
+    pub(crate) fn question(&self, engine: &Engine, question: &str, lead: &str) -> Vec<u32> {
         engine.tokenizer().encode_segments(&[
             Segment {
                 text: question.trim(),
@@ -141,6 +141,10 @@ impl QuestionPrompt {
             Segment {
                 text: &self.end,
                 parse_special: true,
+            },
+            Segment {
+                text: lead,
+                parse_special: false,
             },
         ])
     }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use inertiakv::policy::Method;
 use inertiakv::{Engine, FinishReason, GenerateOptions, Session};
 
-use super::{RunRecord, summary};
+use super::{RunRecord, answer, summary};
 use crate::args::ChatArguments;
 use crate::format::{count, mebibytes, percent, rate};
 use crate::printer::Printer;
@@ -108,7 +108,7 @@ impl Chat<'_> {
         }
         let (printer, json) = (self.printer, self.json);
         let mut write_error = None;
-        let generation = self.session.generate(&self.options, &mut |piece| {
+        let (report, generation) = answer(&mut self.session, None, &self.options, &mut |piece| {
             let written = if json { Ok(()) } else { printer.piece(piece) };
             match written {
                 Ok(()) => ControlFlow::Continue(()),
@@ -128,7 +128,6 @@ impl Chat<'_> {
                 count(self.engine.context())
             ));
         }
-        let report = self.session.report();
         if json {
             return self.printer.json_line(&RunRecord::new(report, generation));
         }

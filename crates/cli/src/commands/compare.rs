@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use inertiakv::policy::Method;
 use serde::Serialize;
 
-use super::{RunRecord, Runs, standard_methods};
+use super::{RunRecord, Runs, answer, standard_methods};
 use crate::args::CompareArguments;
 use crate::format::{count, mebibytes, percent, rate};
 use crate::printer::Printer;
@@ -50,15 +50,13 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
         progress.set(index as u64);
         progress.message(method.to_string());
         let mut session = base.fork(method)?;
-        if let Some(question) = &prompt.question {
-            session.step(question)?;
-        }
-        let generation = session.generate(&options, &mut |_| ControlFlow::Continue(()))?;
+        let question = prompt.question.as_deref();
+        let (report, generation) = answer(&mut session, question, &options, &mut |_| ControlFlow::Continue(()))?;
         let reference = runs.first().map_or(&generation.tokens, |full| &full.record.tokens);
         let first_difference = first_difference(reference, &generation.tokens);
         let agreement = agreement(reference, &generation.tokens);
         runs.push(ComparedRun {
-            record: RunRecord::new(session.report(), generation),
+            record: RunRecord::new(report, generation),
             first_difference,
             agreement,
         });

@@ -6,10 +6,10 @@ use std::ops::ControlFlow;
 
 use inertiakv::catalog::{self, Store};
 use inertiakv::policy::Method;
-use inertiakv::{Engine, FinishReason, GenerateOptions, RunReport, Session};
+use inertiakv::{Engine, FinishReason, GenerateOptions, Generation, RunReport};
 use serde::Serialize;
 
-use super::{Runs, models, standard_methods};
+use super::{Runs, answer, models, standard_methods};
 use crate::args::DemoArguments;
 use crate::format::{count, mebibytes, percent, rate};
 use crate::printer::Printer;
@@ -18,7 +18,7 @@ use crate::{model, settings};
 use document::{Document, Fact};
 
 /// Most tokens of an answer.
-const ANSWER_TOKENS: usize = 24;
+const ANSWER_TOKENS: usize = 16;
 
 /// All questions under one method.
 #[derive(Debug, Serialize)]
@@ -39,7 +39,7 @@ struct DemoRun {
 
 #[derive(Debug, Serialize)]
 struct Answer {
-    question: String,
+    question: &'static str,
     expected: String,
     text: String,
     found: bool,
@@ -58,14 +58,21 @@ pub(crate) fn run(arguments: &DemoArguments, printer: &Printer) -> anyhow::Resul
     base.prefill(&prompt.prefill, &mut progress.watch())?;
     drop(progress);
 
+    let options = GenerateOptions {
+        max_tokens: ANSWER_TOKENS,
+        stop: vec!["\n".to_owned()],
+        ..GenerateOptions::default()
+    };
     let progress = printer.bar((methods.len() * document.facts.len()) as u64, "");
     let mut runs = Vec::new();
     for method in &methods {
         progress.message(method.to_string());
         let ask = |fact: &Fact| {
-            let session = base.fork(method)?;
+            let mut session = base.fork(method)?;
+            let question = prompt.question(&engine, fact.question, fact.lead);
+            let answered = answer(&mut session, Some(&question), &options, &mut |_| ControlFlow::Continue(()))?;
             progress.advance();
-            ask(session, &prompt.question(&engine, &fact.question))
+            Ok(answered)
         };
         runs.push(ask_all(&document, ask)?);
     }
@@ -91,34 +98,18 @@ fn open(arguments: &DemoArguments, printer: &Printer) -> anyhow::Result<Engine> 
     model::open(name, &settings::engine_options(&arguments.model, None), printer)
 }
 
-/// Asks one question in a session of its own.
-fn ask(mut session: Session, question: &[u32]) -> anyhow::Result<(RunReport, String, Vec<u32>, FinishReason)> {
-    let options = GenerateOptions {
-        max_tokens: ANSWER_TOKENS,
-        ..GenerateOptions::default()
-    };
-    session.step(question)?;
-    let generation = session.generate(&options, &mut |_| ControlFlow::Continue(()))?;
-    Ok((
-        session.report(),
-        generation.text,
-        generation.tokens,
-        generation.finish_reason,
-    ))
-}
-
-/// Asks for every fact and adds up what that cost.
+/// Asks for every fact in a session of its own and adds up what that cost.
 fn ask_all(
     document: &Document,
-    ask: impl Fn(&Fact) -> anyhow::Result<(RunReport, String, Vec<u32>, FinishReason)>,
+    mut ask: impl FnMut(&Fact) -> anyhow::Result<(RunReport, Generation)>,
 ) -> anyhow::Result<DemoRun> {
     let mut total: Option<DemoRun> = None;
     for fact in &document.facts {
-        let (report, text, tokens, finish_reason) = ask(fact)?;
-        let text = text.trim().to_owned();
-        let found = text.contains(&fact.answer);
+        let (report, generation) = ask(fact)?;
+        let text = format!("{}{}", fact.lead, generation.text.trim_end());
+        let found = fact.is_found_in(&generation.text);
         let answer = Answer {
-            question: fact.question.clone(),
+            question: fact.question,
             expected: fact.answer.clone(),
             text: text.clone(),
             found,
@@ -128,18 +119,18 @@ fn ask_all(
                 total = Some(DemoRun {
                     report,
                     text,
-                    tokens,
-                    finish_reason,
+                    tokens: generation.tokens,
+                    finish_reason: generation.finish_reason,
                     found: usize::from(found),
                     facts: document.facts.len(),
                     answers: vec![answer],
                 });
             }
             Some(run) => {
-                add(&mut run.report, &report);
+                add(&mut run.report, run.tokens.len(), &report, generation.tokens.len());
                 run.text = format!("{}\n{text}", run.text);
-                run.tokens.extend(tokens);
-                run.finish_reason = finish_reason;
+                run.tokens.extend(generation.tokens);
+                run.finish_reason = generation.finish_reason;
                 run.found += usize::from(found);
                 run.answers.push(answer);
             }
@@ -148,22 +139,24 @@ fn ask_all(
     total.ok_or_else(|| anyhow::anyhow!("the document hides nothing; this is a bug"))
 }
 
-/// Adds the report of one more question: work is summed, sizes are the largest.
-fn add(total: &mut RunReport, next: &RunReport) {
-    let tokens =
-        total.decode_tokens_per_second * total.decode_seconds + next.decode_tokens_per_second * next.decode_seconds;
+/// Adds the report of one more question: work is summed, sizes are the largest, and speed is that of all tokens.
+fn add(total: &mut RunReport, tokens: usize, next: &RunReport, next_tokens: usize) {
+    let time = |tokens: usize, rate: f64| if rate > 0.0 { tokens as f64 / rate } else { 0.0 };
+    let seconds = time(tokens, total.decode_tokens_per_second) + time(next_tokens, next.decode_tokens_per_second);
+    if seconds > 0.0 {
+        total.decode_tokens_per_second = (tokens + next_tokens) as f64 / seconds;
+    }
     let scoring = total.scoring_share * total.decode_seconds + next.scoring_share * next.decode_seconds;
+    total.decode_seconds += next.decode_seconds;
+    if total.decode_seconds > 0.0 {
+        total.scoring_share = scoring / total.decode_seconds;
+    }
     total.steps += next.steps;
     total.evictions += next.evictions;
     total.retained = total.retained.max(next.retained);
     total.peak_entries = total.peak_entries.max(next.peak_entries);
     total.kv_bytes = total.kv_bytes.max(next.kv_bytes);
     total.kv_bytes_peak = total.kv_bytes_peak.max(next.kv_bytes_peak);
-    total.decode_seconds += next.decode_seconds;
-    if total.decode_seconds > 0.0 {
-        total.decode_tokens_per_second = tokens / total.decode_seconds;
-        total.scoring_share = scoring / total.decode_seconds;
-    }
 }
 
 fn show(document: &Document, runs: &[DemoRun], printer: &Printer) -> anyhow::Result<()> {
@@ -178,7 +171,7 @@ fn show(document: &Document, runs: &[DemoRun], printer: &Printer) -> anyhow::Res
         for run in runs {
             let answer = &run.answers[index];
             let mark = if answer.found { "found" } else { "lost " };
-            let text = answer.text.replace('\n', " ");
+            let text = first_sentence(&answer.text);
             printer.line(&format!("  {mark}  {:14} {text}", run.report.method))?;
         }
     }
@@ -200,4 +193,9 @@ fn show(document: &Document, runs: &[DemoRun], printer: &Printer) -> anyhow::Res
         .collect();
     printer.table(&header, &rows, &[1, 2, 3, 4, 5])?;
     Ok(())
+}
+
+/// A text up to its first full stop.
+fn first_sentence(text: &str) -> &str {
+    text.split_inclusive('.').next().unwrap_or(text)
 }

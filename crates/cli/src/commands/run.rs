@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use inertiakv::FinishReason;
 
-use super::{RunRecord, summary};
+use super::{RunRecord, answer, summary};
 use crate::args::RunArguments;
 use crate::format::count;
 use crate::printer::Printer;
@@ -25,13 +25,10 @@ pub(crate) fn run(arguments: &RunArguments, printer: &Printer) -> anyhow::Result
     let progress = printer.bar(prompt.prefill.len() as u64, "prefill");
     session.prefill(&prompt.prefill, &mut progress.watch())?;
     drop(progress);
-    if let Some(question) = &prompt.question {
-        session.step(question)?;
-    }
 
     let json = arguments.output.json;
     let mut write_error = None;
-    let generation = session.generate(&options, &mut |piece| {
+    let (report, generation) = answer(&mut session, prompt.question.as_deref(), &options, &mut |piece| {
         if json {
             return ControlFlow::Continue(());
         }
@@ -46,7 +43,6 @@ pub(crate) fn run(arguments: &RunArguments, printer: &Printer) -> anyhow::Result
     if let Some(error) = write_error {
         return Err(error.into());
     }
-    let report = session.report();
     model::warn_of_no_eviction(&method, &report, printer);
     if generation.finish_reason == FinishReason::Context {
         printer.warn(&format!(

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use inertiakv::{Engine, Method, PerplexityOptions, Session};
+use inertiakv::{Engine, EngineOptions, Method, PerplexityOptions, Session};
 use serde::Deserialize;
 
 use crate::models;
@@ -281,4 +281,65 @@ fn real_model_retained_sets_agree_with_the_reference() {
         };
         assert!(least >= bound, "{name}: only {least} of the retained set is shared");
     }
+}
+
+/// On a real model: no eviction, other threads, and an earlier request change no bit; eviction frees the memory.
+fn invariants_hold(model: &str) {
+    const GO: ControlFlow<()> = ControlFlow::Continue(());
+    let file = models::real(model);
+    let open = |threads| {
+        let options = EngineOptions {
+            threads: Some(threads),
+            ..EngineOptions::default()
+        };
+        Engine::open(&file, &options).expect("the model opens")
+    };
+    let logits_under = |engine: &Engine, method: &str, text: &str| {
+        let mut session = engine
+            .session(&method.parse().expect("a valid method"))
+            .expect("a session");
+        session
+            .prefill(&engine.tokenizer().encode(text, true), &mut |_, _| GO)
+            .expect("prefill");
+        let mut all = vec![session.logits().expect("logits").to_vec()];
+        for _ in 0..4 {
+            session.step(&[argmax(&log_probabilities(&session))]).expect("step");
+            all.push(session.logits().expect("logits").to_vec());
+        }
+        (all, session.report())
+    };
+    let (text, other) = (golden_text("parity-500.txt"), golden_text("parity-short.txt"));
+    let two = open(2);
+    let (full, _) = logits_under(&two, "full", &text);
+    let (kept, report) = logits_under(&two, "inertia:tokens=4000", &text);
+    assert!(
+        full == kept && report.evictions == 0,
+        "a method that evicts nothing differs from full"
+    );
+    let (evicted, report) = logits_under(&two, "inertia:ratio=0.9", &text);
+    assert!(full != evicted, "a tenth of the cache changes something");
+    assert_eq!(Some(report.retained), report.budget);
+
+    logits_under(&two, "h2o", &other);
+    assert!(
+        logits_under(&two, "inertia:ratio=0.9", &text).0 == evicted,
+        "an earlier request changed something"
+    );
+    assert!(
+        logits_under(&open(1), "inertia:ratio=0.9", &text).0 == evicted,
+        "one thread differs from two"
+    );
+
+    let (_, report) = logits_under(&two, "inertia:ratio=0.9", &golden_text("parity-2000.txt"));
+    assert!(report.kv_bytes * 100 <= report.kv_bytes_prefill * 12, "{report:?}");
+}
+
+#[test]
+fn real_model_smollm2_keeps_the_invariants() {
+    invariants_hold("smollm2-135m");
+}
+
+#[test]
+fn real_model_qwen_keeps_the_invariants() {
+    invariants_hold("qwen2.5-coder-0.5b");
 }

@@ -1,7 +1,9 @@
 //! The document of the demo: a made-up chronicle of a small town with a few facts hidden in it.
 //!
-//! The same seed gives the same document. Facts and prose share their style, so a fact does not stand out by its form;
-//! every fact has its own place and number, and no other sentence has a number.
+//! The same seed gives the same document. What is hidden was chosen by measurement: with its whole cache the default
+//! model of 135 million weights answers these questions on almost every seed. It mixes up facts of one kind (several
+//! codes, several names), so every fact here is of another kind, and the question comes with the beginning of its
+//! answer, as in the RULER benchmark: what it says next is then the fact or nothing.
 
 /// A document that hides facts.
 #[derive(Debug)]
@@ -11,51 +13,49 @@ pub(super) struct Document {
 }
 
 /// Something to find.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fact {
-    /// What to ask.
-    pub(super) question: String,
-    /// What a right answer contains.
+    /// What is asked.
+    pub(super) question: &'static str,
+    /// The beginning of the answer, which the document has word for word.
+    pub(super) lead: &'static str,
+    /// The number a right answer goes on with.
     pub(super) answer: String,
+    /// How the sentence ends in the document.
+    tail: &'static str,
+}
+
+impl Fact {
+    /// Whether a text that follows the lead names the answer, as a whole number.
+    pub(super) fn is_found_in(&self, text: &str) -> bool {
+        text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == self.answer)
+    }
+
+    fn sentence(&self) -> String {
+        format!("{} {}{}", self.lead, self.answer, self.tail)
+    }
 }
 
 /// Facts of a document.
-const FACTS: usize = 5;
-/// Paragraphs of a document, about 45 tokens each.
-const PARAGRAPHS: usize = 40;
+const FACTS: usize = 6;
+/// Paragraphs of a document, about 40 tokens each.
+const PARAGRAPHS: usize = 42;
 /// Sentences of a paragraph.
 const SENTENCES: usize = 3;
 
-const HIDING_PLACES: &[&str] = &[
-    "lighthouse",
-    "library",
-    "greenhouse",
-    "museum",
-    "bakery",
-    "windmill",
-    "chapel",
-    "observatory",
-    "shipyard",
-    "theatre",
-    "orchard",
-    "brewery",
-];
 const PEOPLE: &[&str] = &[
     "The baker",
     "A young sailor",
     "The schoolteacher",
     "An old fisherman",
-    "The mayor",
     "A travelling painter",
     "The miller",
     "The postwoman",
     "A group of children",
     "The carpenter",
-    "The doctor",
     "A farmer from the hills",
     "The innkeeper",
     "The gardener",
-    "A retired captain",
     "The clockmaker",
 ];
 const DOINGS: &[&str] = &[
@@ -103,52 +103,91 @@ const REMARKS: &[&str] = &[
     "It was the kind of day that is soon forgotten.",
     "Some said that the weather would change.",
     "The smell of fresh bread drifted through the lanes.",
-    "Far out on the water a ship sounded its horn.",
+    "Far out on the water a foghorn sounded.",
     "The lamps were lit one after another.",
 ];
-
 /// Generates the document of a seed.
 pub(super) fn generate(seed: u64) -> Document {
     let mut random = Random(seed);
-    let mut places = HIDING_PLACES.to_vec();
-    let mut numbers: Vec<u64> = Vec::new();
-    let mut facts = Vec::new();
-    let mut sentences = Vec::new();
-    for _ in 0..FACTS {
-        let place = places.swap_remove(random.below(places.len()));
-        let number = loop {
-            let number = 1000 + random.below(9000) as u64;
-            if !numbers.contains(&number) {
-                break number;
-            }
-        };
-        numbers.push(number);
-        sentences.push(format!("The secret code of the {place} is {number}."));
-        facts.push(Fact {
-            question: format!("What is the secret code of the {place}?"),
-            answer: number.to_string(),
-        });
+    let mut facts = all_facts(&mut random);
+    while facts.len() > FACTS {
+        facts.remove(random.below(facts.len()));
     }
-    let mut paragraphs = Vec::new();
-    for index in 0..PARAGRAPHS {
-        let mut paragraph: Vec<String> = (0..SENTENCES).map(|_| prose(&mut random)).collect();
-        // Facts are spread evenly, away from both ends, and never begin or end a paragraph.
-        let slot = (index * (FACTS + 1)) / PARAGRAPHS;
-        let begins = index > 0 && slot != ((index - 1) * (FACTS + 1)) / PARAGRAPHS;
-        if begins && let Some(fact) = sentences.get(slot - 1) {
-            paragraph.insert(1 + random.below(SENTENCES - 1), fact.clone());
-        }
-        paragraphs.push(paragraph.join(" "));
+    random.shuffle(&mut facts);
+    let mut paragraphs: Vec<Vec<String>> = (0..PARAGRAPHS)
+        .map(|_| (0..SENTENCES).map(|_| prose(&mut random)).collect())
+        .collect();
+    // Facts are spread evenly, away from both ends, and neither begin nor end a paragraph.
+    for (index, fact) in facts.iter().enumerate() {
+        let paragraph = (index + 1) * PARAGRAPHS / (FACTS + 1);
+        let sentence = 1 + random.below(SENTENCES - 1);
+        paragraphs[paragraph].insert(sentence, fact.sentence());
     }
+    let paragraphs: Vec<String> = paragraphs.iter().map(|sentences| sentences.join(" ")).collect();
     Document {
         text: paragraphs.join("\n\n"),
         facts,
     }
 }
 
+/// Facts to choose from. All are numbers of several tokens: the first token of an answer is chosen while everything is
+/// still in the cache (entries leave at the end of a step), so a fact of one token would survive any method.
+fn all_facts(random: &mut Random) -> Vec<Fact> {
+    let mut fact = |question, lead, (from, to), tail| Fact {
+        question,
+        lead,
+        answer: (from + random.below(to - from)).to_string(),
+        tail,
+    };
+    vec![
+        fact(
+            "In which year was the old stone bridge built?",
+            "The old stone bridge was built in the year",
+            (1100, 1900),
+            ".",
+        ),
+        fact(
+            "In which year was the king crowned?",
+            "The king was crowned in the year",
+            (1100, 1900),
+            ".",
+        ),
+        fact(
+            "Which number does the flight to the island have?",
+            "The flight to the island has the number",
+            (1000, 9990),
+            ".",
+        ),
+        fact(
+            "From which platform does the train to the capital leave?",
+            "The train to the capital leaves from platform",
+            (12, 60),
+            ".",
+        ),
+        fact("How deep is the silver mine?", "The silver mine is", (1000, 9990), " feet deep."),
+        fact(
+            "How many books does the library own?",
+            "The library owns",
+            (2000, 9990),
+            " books.",
+        ),
+        fact(
+            "How much does the old violin cost?",
+            "The old violin costs",
+            (1000, 9990),
+            " pounds.",
+        ),
+        fact(
+            "What is the telephone number of the hospital?",
+            "The telephone number of the hospital is",
+            (2000, 9990),
+            ".",
+        ),
+    ]
+}
+
 fn prose(random: &mut Random) -> String {
-    let remark = random.below(3) == 0;
-    if remark {
+    if random.below(3) == 0 {
         return random.choose(REMARKS).to_owned();
     }
     let (person, doing, time) = (random.choose(PEOPLE), random.choose(DOINGS), random.choose(TIMES));
@@ -174,6 +213,12 @@ impl Random {
     fn choose(&mut self, texts: &[&'static str]) -> &'static str {
         texts[self.below(texts.len())]
     }
+
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -182,15 +227,26 @@ mod tests {
 
     #[test]
     fn every_fact_is_in_the_text_once() {
-        for seed in 0..20 {
+        for seed in 0..50 {
             let document = generate(seed);
             assert_eq!(document.facts.len(), FACTS);
             for fact in &document.facts {
-                assert_eq!(document.text.matches(&fact.answer).count(), 1, "{fact:?}");
+                assert_eq!(document.text.matches(fact.lead).count(), 1, "{fact:?}");
+                assert_eq!(document.text.matches(&fact.sentence()).count(), 1, "{fact:?}");
             }
-            let digits = document.text.bytes().filter(u8::is_ascii_digit).count();
-            assert_eq!(digits, 4 * FACTS, "no other sentence has a number");
+            let facts: usize = document.facts.iter().map(|fact| fact.sentence().len()).sum();
+            assert!(document.text.len() > 20 * facts, "facts are a small part");
         }
+    }
+
+    #[test]
+    fn only_the_whole_word_counts() {
+        let document = generate(0);
+        let mut fact = document.facts[0].clone();
+        fact.answer = "17".to_owned();
+        assert!(fact.is_found_in(" 17."));
+        assert!(fact.is_found_in("… is **17**"));
+        assert!(!fact.is_found_in(" 1724."));
     }
 
     #[test]
