@@ -161,15 +161,7 @@ impl<B: Backend> Decoder<B> {
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention(backend, work, index, layer, sequences, profile)?;
             self.feed_forward(backend, work, layer, rows, profile);
-            // One row tells: a number that is not finite spreads to every later row.
-            backend.read(
-                &work.hidden,
-                (rows - 1) * self.hidden..rows * self.hidden,
-                &mut work.last_row,
-            );
-            if !work.last_row.iter().all(|value| value.is_finite()) {
-                return Err(Error::NotFinite { layer: index });
-            }
+            self.check_finite(backend, work, index, sequences)?;
         }
         backend.rms_norm(&work.hidden, &self.output_norm, self.norm_epsilon, &mut work.normed);
         profile.total += start.elapsed();
@@ -184,7 +176,7 @@ impl<B: Backend> Decoder<B> {
         rows: std::ops::Range<usize>,
         out: &mut Vec<f32>,
         profile: &mut Profile,
-    ) {
+    ) -> Result<(), Error> {
         let start = Instant::now();
         let count = rows.len();
         backend.resize(&mut work.logits, count * self.vocabulary);
@@ -193,6 +185,38 @@ impl<B: Backend> Decoder<B> {
         backend.read(&work.logits, 0..count * self.vocabulary, out);
         profile.matmul += start.elapsed();
         profile.total += start.elapsed();
+        if out.iter().all(|value| value.is_finite()) {
+            Ok(())
+        } else {
+            Err(Error::NotFinite {
+                place: "the output layer".to_owned(),
+            })
+        }
+    }
+
+    /// The last row of a sequence tells of all: what is not finite spreads through attention to every later row.
+    fn check_finite(
+        &self,
+        backend: &B,
+        work: &mut Workspace<B>,
+        layer: usize,
+        sequences: &[Sequence<'_, B>],
+    ) -> Result<(), Error> {
+        let mut end = 0;
+        for sequence in sequences {
+            end += sequence.tokens.len();
+            backend.read(
+                &work.hidden,
+                (end - 1) * self.hidden..end * self.hidden,
+                &mut work.last_row,
+            );
+            if !work.last_row.iter().all(|value| value.is_finite()) {
+                return Err(Error::NotFinite {
+                    place: format!("layer {layer}"),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn size(&self, backend: &B, work: &mut Workspace<B>, rows: usize) {

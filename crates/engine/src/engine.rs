@@ -13,12 +13,15 @@ use crate::chat_template::ChatTemplate;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Profile, Sequence, Workspace};
 use crate::gguf::Gguf;
-use crate::session::Session;
+use crate::session::{CHUNK, Session};
 use crate::tokenizer::Tokenizer;
 use crate::weights;
 
 /// Rows whose logits are computed at once, which bounds the memory of a long perplexity window.
 const LOGIT_ROWS: usize = 32;
+
+/// More threads than this are a mistake.
+const MOST_THREADS: usize = 1024;
 
 /// How to run a model. The default is every core, an f16 cache without bound, and the model's own context.
 #[derive(Clone, Debug, Default)]
@@ -80,17 +83,6 @@ pub struct ModelInfo {
     pub kv_bytes_per_token: usize,
 }
 
-/// Bytes of the keys and values of one token over all layers.
-fn kv_bytes_per_token(config: &KvConfig) -> usize {
-    let numbers = 2 * config.layers * config.kv_heads * config.head_dim;
-    match config.kv_type {
-        KvType::F32 => 4 * numbers,
-        KvType::F16 => 2 * numbers,
-        // A scale of two bytes for every 32 numbers.
-        KvType::Q8_0 => numbers + numbers / 16,
-    }
-}
-
 impl Engine {
     /// Loads a GGUF file.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
@@ -126,8 +118,14 @@ impl Engine {
         let threads = options
             .threads
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
+        if threads == 0 || threads > MOST_THREADS {
+            return Err(Error::Threads {
+                asked: threads,
+                limit: MOST_THREADS,
+            });
+        }
         let backend = CpuBackend::new(threads);
-        let decoder = weights::load(&file, &config, &backend)?;
+        let decoder = weights::load(&file, &config, &backend, threads)?;
         let inner = Inner {
             quantisation: weights::quantisation(&file),
             weight_bytes: weights::bytes(&decoder),
@@ -194,7 +192,7 @@ impl Engine {
             vocabulary: config.vocabulary,
             quantisation: self.inner.quantisation.clone(),
             weight_bytes: self.inner.weight_bytes,
-            kv_bytes_per_token: kv_bytes_per_token(self.kv_pool().config()),
+            kv_bytes_per_token: self.kv_pool().bytes_per_row() * config.layers * config.kv_heads,
         }
     }
 
@@ -207,7 +205,11 @@ impl Engine {
     /// Refuses a method that cannot run on this model, before any work is done.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Error> {
         PolicyState::new(&method.policy, &self.policy_shape(), 0)?;
-        Ok(())
+        // The queries of earlier chunks are gone when the last chunk of a step is scored.
+        match method.policy.window {
+            asked if asked > CHUNK => Err(Error::ScoringWindow { asked, limit: CHUNK }),
+            _ => Ok(()),
+        }
     }
 
     /// What the policy must know of the model.
@@ -221,11 +223,11 @@ impl Engine {
         }
     }
 
-    /// One forward pass. With `logits`, those of the last row of the batch are left there.
+    /// One forward pass, and the logits that are asked for: both under one lock, so no other session comes between.
     pub(crate) fn forward(
         &self,
         batch: &mut [Sequence<'_, CpuBackend>],
-        logits: Option<&mut Vec<f32>>,
+        logits: Logits<'_>,
         profile: &mut Profile,
     ) -> Result<(), Error> {
         let Inner {
@@ -236,29 +238,33 @@ impl Engine {
         } = &*self.inner;
         let mut work = workspace.lock().unwrap_or_else(PoisonError::into_inner);
         decoder.forward(backend, &mut work, batch, profile)?;
-        if let Some(logits) = logits {
-            let rows: usize = batch.iter().map(|sequence| sequence.tokens.len()).sum();
-            decoder.logits(backend, &mut work, rows - 1..rows, logits, profile);
+        match logits {
+            Logits::Nothing => {}
+            Logits::Last(out) => {
+                let rows: usize = batch.iter().map(|sequence| sequence.tokens.len()).sum();
+                decoder.logits(backend, &mut work, rows - 1..rows, out, profile)?;
+            }
+            Logits::Rows(rows, take) => {
+                let mut out = Vec::new();
+                for first in rows.clone().step_by(LOGIT_ROWS) {
+                    let part = first..(first + LOGIT_ROWS).min(rows.end);
+                    decoder.logits(backend, &mut work, part.clone(), &mut out, profile)?;
+                    for (row, logits) in part.zip(out.chunks_exact(decoder.vocabulary)) {
+                        take(row, logits);
+                    }
+                }
+            }
         }
         Ok(())
     }
+}
 
-    /// Logits of rows of the latest forward pass, handed over one by one.
-    pub(crate) fn logits_of_rows(&self, rows: std::ops::Range<usize>, take: &mut dyn FnMut(usize, &[f32])) {
-        let Inner {
-            decoder,
-            backend,
-            workspace,
-            ..
-        } = &*self.inner;
-        let mut work = workspace.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut logits = Vec::new();
-        for first in rows.clone().step_by(LOGIT_ROWS) {
-            let part = first..(first + LOGIT_ROWS).min(rows.end);
-            decoder.logits(backend, &mut work, part.clone(), &mut logits, &mut Profile::default());
-            for (row, logits) in part.zip(logits.chunks_exact(decoder.vocabulary)) {
-                take(row, logits);
-            }
-        }
-    }
+/// Which rows of a batch need logits.
+pub(crate) enum Logits<'a> {
+    /// None of them.
+    Nothing,
+    /// The last one; its logits replace the vector's content.
+    Last(&'a mut Vec<f32>),
+    /// These, handed over one by one with the number of the row.
+    Rows(std::ops::Range<usize>, &'a mut dyn FnMut(usize, &[f32])),
 }

@@ -41,6 +41,8 @@ pub enum Error {
     ContextOption { asked: usize, limit: usize },
     #[error("there are no tokens to run; give a prompt that is not empty")]
     NoTokens,
+    #[error("nothing has been prefilled; prefill a prompt before the first step")]
+    NoPrompt,
     #[error("token {token} is outside the vocabulary of {vocabulary}; use the tokenizer of this model")]
     UnknownToken { token: u32, vocabulary: usize },
     #[error("the prompt is complete once a step has run; use a new session or a follow-up turn")]
@@ -52,18 +54,24 @@ pub enum Error {
     #[error("cancelled")]
     Cancelled,
     #[error(
-        "layer {layer} produced a number that is not finite, so the output would be noise; the model file is probably \
+        "{place} produced a number that is not finite, so the output would be noise; the model file is probably \
          damaged, check its SHA-256"
     )]
-    NotFinite { layer: usize },
+    NotFinite { place: String },
     #[error("{name} is {value}, but must be {range}")]
     Sampling {
         name: &'static str,
         value: f32,
         range: &'static str,
     },
-    #[error("a perplexity window of {window} tokens is outside 4 to the context of {context}")]
+    #[error("a perplexity window of {window} tokens is not possible; choose one from 4 to the context of {context}")]
     Window { window: usize, context: usize },
+    #[error("perplexity over no windows is not defined; ask for at least one")]
+    NoWindows,
+    #[error("{asked} threads are not possible; choose 1 to {limit}")]
+    Threads { asked: usize, limit: usize },
+    #[error("the method scores the last {asked} queries of a step, but at most {limit} are possible; lower `window`")]
+    ScoringWindow { asked: usize, limit: usize },
     #[error("the text has {tokens} tokens, fewer than one window of {window}; give a longer text or a smaller window")]
     TextTooShort { tokens: usize, window: usize },
 }

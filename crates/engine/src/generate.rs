@@ -59,10 +59,12 @@ pub struct Generation {
 }
 
 impl Session {
-    /// Generates from the current logits and calls `on_text` with every piece of text, whole UTF-8 characters only.
+    /// Generates from where the session stands and calls `on_text` once for every token with the text that is certain
+    /// by then: whole UTF-8 characters only, possibly none. `Break` cancels.
     ///
-    /// Text that may turn out to be the start of a stop text is held back until that is settled. `on_text` returning
-    /// `Break` cancels. The last token of a generation that ended by length is not run yet: the next step does it.
+    /// Text that may turn out to be the start of a stop text is held back until that is settled. The last token has not
+    /// run when this returns (unless the model ended its turn: then every token has); the next step, follow-up or
+    /// generation runs it first. The tokens of a stop text are part of the session although not of the text.
     pub fn generate(
         &mut self,
         options: &GenerateOptions,
@@ -76,17 +78,16 @@ impl Session {
         let mut text = String::new();
         let mut emit = |piece: &str| {
             text.push_str(piece);
-            if piece.is_empty() {
-                ControlFlow::Continue(())
-            } else {
-                on_text(piece)
-            }
+            on_text(piece)
         };
         let finish_reason = loop {
             if tokens.len() >= options.max_tokens {
                 break FinishReason::Length;
             }
-            let token = sampler.sample(self.logits()?, &tokens);
+            if !self.catch_up()? {
+                break FinishReason::Context;
+            }
+            let token = sampler.sample(self.logits()?, self.recent());
             if !options.ignore_end && engine.tokenizer().is_eos(token) {
                 break FinishReason::Stop;
             }
@@ -99,18 +100,14 @@ impl Session {
             if stopped {
                 break FinishReason::Stop;
             }
-            if tokens.len() < options.max_tokens {
-                if self.position() + 1 > self.context() {
-                    break FinishReason::Context;
-                }
-                self.step(&[])?;
-            }
         };
         if finish_reason != FinishReason::Cancelled {
             let (piece, stopped) = filter.push(&decoder.finish());
             let rest = if stopped { piece } else { piece + &filter.finish() };
-            // Nothing follows, so a wish to cancel changes nothing.
-            let _ = emit(&rest);
+            if !rest.is_empty() {
+                // Nothing follows, so a wish to cancel changes nothing.
+                let _ = emit(&rest);
+            }
         }
         Ok(Generation {
             text,

@@ -69,6 +69,13 @@ impl Engine {
                 window,
             });
         }
+        if options.chunks == Some(0) {
+            return Err(Error::NoWindows);
+        }
+        let vocabulary = self.config().vocabulary;
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::UnknownToken { token, vocabulary });
+        }
         let chunks = (tokens.len() / window).min(options.chunks.unwrap_or(usize::MAX));
         let (mut sum, mut scored) = (0.0, 0);
         for (index, chunk) in tokens.chunks_exact(window).take(chunks).enumerate() {
@@ -119,6 +126,9 @@ impl Engine {
 }
 
 /// -log softmax(logits)[token], in nats.
+///
+/// # Panics
+/// If `token` is not below the number of logits.
 pub fn negative_log_likelihood(logits: &[f32], token: u32) -> f64 {
     let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();

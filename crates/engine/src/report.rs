@@ -30,7 +30,7 @@ pub struct RunReport {
     pub model: String,
     /// Method in its textual form.
     pub method: String,
-    /// L0: tokens of the prefill.
+    /// L0: tokens of the prefill, and of follow-up turns.
     pub prompt_tokens: usize,
     /// ρ: the share of the prompt that the method does not keep; `None` for the full cache.
     pub compression_ratio: Option<f64>,

@@ -8,7 +8,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use crate::Error;
 
 /// How many of the latest tokens the repetition penalty looks at.
-const REPETITION_WINDOW: usize = 64;
+pub(crate) const REPETITION_WINDOW: usize = 64;
 
 /// How the next token is drawn. The default is greedy.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,8 @@ pub struct Sampling {
     pub top_p: f32,
     /// Drops tokens less likely than this share of the most likely one; 0 drops none.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of the last 64 tokens; 1 changes nothing.
+    /// Divides positive and multiplies negative logits of the latest 64 tokens of the session, those of the prompt
+    /// included; 1 changes nothing.
     pub repetition_penalty: f32,
     /// Same seed, same logits: same tokens.
     pub seed: u64,

@@ -13,8 +13,9 @@ use inertiakv_policy::{self as policy, Budget, EvictionPlan, HeadObservation, Me
 use crate::Error;
 use crate::backend::CpuBackend;
 use crate::decoder::{Capture, Observer, Profile, Sequence};
-use crate::engine::Engine;
+use crate::engine::{Engine, Logits};
 use crate::report::{RunReport, StepReport};
+use crate::sampling::REPETITION_WINDOW;
 
 /// Most rows of one forward pass; longer inputs run in chunks of this size.
 pub(crate) const CHUNK: usize = 512;
@@ -28,8 +29,10 @@ pub struct Session {
     policy: Option<PolicyState>,
     /// Tokens run so far, evicted or not; the position of the next one.
     position: usize,
-    /// Generated, but not run through the model yet.
-    deferred: Vec<u32>,
+    /// The last generated token, while it has not been run through the model.
+    deferred: Option<u32>,
+    /// The latest tokens run, for the repetition penalty.
+    recent: Vec<u32>,
     logits: Vec<f32>,
     figures: Figures,
     /// An error left the layers at different lengths.
@@ -57,7 +60,8 @@ impl Session {
             cache,
             policy: None,
             position: 0,
-            deferred: Vec::new(),
+            deferred: None,
+            recent: Vec::new(),
             logits: Vec::new(),
             figures: Figures::default(),
             broken: false,
@@ -113,24 +117,26 @@ impl Session {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<(), Error> {
-        if self.policy.is_some() {
+        if self.policy.is_some() || self.deferred.is_some() {
             return Err(Error::PrefillAfterStep);
         }
         self.check(tokens)?;
         self.broken = true;
         let start = Instant::now();
         let mut profile = Profile::default();
+        let mut logits = std::mem::take(&mut self.logits);
         for (done, chunk) in tokens
             .chunks(CHUNK)
             .enumerate()
             .map(|(index, chunk)| (index * CHUNK, chunk))
         {
             let last = done + chunk.len() == tokens.len();
-            self.run(chunk, None, last, &mut profile)?;
+            self.run(chunk, None, last_row(last, &mut logits), &mut profile)?;
             if progress(done + chunk.len(), tokens.len()).is_break() {
                 return Err(Error::Cancelled);
             }
         }
+        self.logits = logits;
         self.broken = false;
         self.figures.prefill += start.elapsed();
         self.figures.prompt_tokens += tokens.len();
@@ -139,26 +145,49 @@ impl Session {
         Ok(())
     }
 
-    /// One decode step: runs `tokens` after whatever was generated and has not run yet, scores, and evicts.
+    /// One decode step: runs `tokens` after a generated token that has not run yet, scores, and evicts.
     ///
     /// Usually the step is one token; a question about a prefilled context is one step of many. Scores come from its
-    /// last query (or the last W, see the method).
+    /// last query (or the last W, see the method). A refused step changes nothing.
     pub fn step(&mut self, tokens: &[u32]) -> Result<StepReport, Error> {
-        let mut tokens_now = std::mem::take(&mut self.deferred);
-        tokens_now.extend_from_slice(tokens);
-        self.check(&tokens_now)?;
+        self.step_watched(tokens, &mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// [`Session::step`] with `progress(done, total)` after every chunk of a long step; returning `Break` ends with
+    /// [`Error::Cancelled`], and the session is of no further use.
+    pub fn step_watched(
+        &mut self,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<StepReport, Error> {
+        let tokens: Vec<u32> = self.deferred.iter().chain(tokens).copied().collect();
+        self.check(&tokens)?;
+        if self.position == 0 {
+            return Err(Error::NoPrompt);
+        }
         self.broken = true;
-        let report = self.step_unchecked(&tokens_now)?;
+        self.deferred = None;
+        let report = self.step_unchecked(&tokens, progress)?;
         self.broken = false;
         Ok(report)
     }
 
     /// The next turn of a conversation: the budget grows by (1-ρ) times the turn's tokens, then they are one step.
-    pub fn follow_up(&mut self, tokens: &[u32]) -> Result<StepReport, Error> {
-        if self.position > 0 {
-            self.start_policy()?.add_prompt_tokens(tokens.len());
+    /// `progress` is that of [`Session::step_watched`].
+    pub fn follow_up(
+        &mut self,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<StepReport, Error> {
+        let run: Vec<u32> = self.deferred.iter().chain(tokens).copied().collect();
+        self.check(&run)?;
+        if self.position == 0 {
+            return Err(Error::NoPrompt);
         }
-        self.step(tokens)
+        let mut state = self.take_policy()?;
+        state.add_prompt_tokens(tokens.len());
+        self.policy = Some(state);
+        self.step_watched(tokens, progress)
     }
 
     /// A copy that shares the cache until one of the two writes: evaluate many methods from one prefill.
@@ -179,7 +208,8 @@ impl Session {
             cache: self.cache.fork(),
             policy: self.policy.clone(),
             position: self.position,
-            deferred: self.deferred.clone(),
+            deferred: self.deferred,
+            recent: self.recent.clone(),
             logits: self.logits.clone(),
             figures: self.figures.clone(),
             broken: false,
@@ -191,6 +221,8 @@ impl Session {
     pub fn report(&self) -> RunReport {
         let figures = &self.figures;
         let policy = self.policy.as_ref();
+        // Follow-up turns count towards the budget, so they count here.
+        let prompt_tokens = policy.map_or(figures.prompt_tokens, PolicyState::prompt_tokens);
         let config = self.engine.config();
         let rate = |tokens: usize, time: Duration| {
             if time.is_zero() {
@@ -203,8 +235,8 @@ impl Session {
         RunReport {
             model: config.name.clone(),
             method: self.method.to_string(),
-            prompt_tokens: figures.prompt_tokens,
-            compression_ratio: compression_ratio(self.method.policy.budget, figures.prompt_tokens),
+            prompt_tokens,
+            compression_ratio: compression_ratio(self.method.policy.budget, prompt_tokens),
             budget: policy.and_then(PolicyState::budget),
             refresh: self.method.policy.refresh.to_string(),
             steps: policy.map_or(0, PolicyState::step),
@@ -240,7 +272,24 @@ impl Session {
 
     /// Remembers a generated token for the next step to run.
     pub(crate) fn defer(&mut self, token: u32) {
-        self.deferred.push(token);
+        self.deferred = Some(token);
+    }
+
+    /// Runs a generated token that has not run yet, if there is one and the context has room; says whether it had.
+    pub(crate) fn catch_up(&mut self) -> Result<bool, Error> {
+        if self.deferred.is_none() {
+            return Ok(true);
+        }
+        if self.position >= self.context() {
+            return Ok(false);
+        }
+        self.step(&[])?;
+        Ok(true)
+    }
+
+    /// The latest tokens run, at most as many as the repetition penalty looks at.
+    pub(crate) fn recent(&self) -> &[u32] {
+        &self.recent
     }
 
     /// Runs `tokens` as more of the prompt and hands the logits of each from row `from` on to `take(row, logits)`.
@@ -255,10 +304,9 @@ impl Session {
         let mut profile = Profile::default();
         for (index, chunk) in tokens.chunks(CHUNK).enumerate() {
             let first = index * CHUNK;
-            self.run(chunk, None, false, &mut profile)?;
             let wanted = from.saturating_sub(first).min(chunk.len())..chunk.len();
-            self.engine
-                .logits_of_rows(wanted, &mut |row, logits| take(first + row, logits));
+            let mut take = |row: usize, logits: &[f32]| take(first + row, logits);
+            self.run(chunk, None, Logits::Rows(wanted, &mut take), &mut profile)?;
         }
         self.broken = false;
         self.figures.prompt_tokens += tokens.len();
@@ -286,17 +334,25 @@ impl Session {
         Ok(())
     }
 
-    fn start_policy(&mut self) -> Result<&mut PolicyState, Error> {
-        if self.policy.is_none() {
-            let shape = self.engine.policy_shape();
-            self.policy = Some(PolicyState::new(&self.method.policy, &shape, self.position)?);
+    /// The policy of this session, made for what has been prefilled when it is first needed.
+    fn take_policy(&mut self) -> Result<PolicyState, Error> {
+        match self.policy.take() {
+            Some(state) => Ok(state),
+            None => Ok(PolicyState::new(
+                &self.method.policy,
+                &self.engine.policy_shape(),
+                self.position,
+            )?),
         }
-        self.policy.as_mut().ok_or(Error::NoTokens)
     }
 
-    fn step_unchecked(&mut self, tokens: &[u32]) -> Result<StepReport, Error> {
-        self.start_policy()?;
-        let mut state = self.policy.take().ok_or(Error::NoTokens)?;
+    fn step_unchecked(
+        &mut self,
+        tokens: &[u32],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<StepReport, Error> {
+        // Out of the session while the step runs, since the forward pass borrows both.
+        let mut state = self.take_policy()?;
         let needs = state.begin_step(tokens.len());
         let refresh = needs.refresh;
         let mut profile = Profile::default();
@@ -313,12 +369,19 @@ impl Session {
             queries: 0,
             features: Features::default(),
         };
+        let mut logits = std::mem::take(&mut self.logits);
+        let mut done = 0;
         while let Some(chunk) = chunks.next() {
             let last = chunks.peek().is_none();
             scorer.queries = chunk.len().min(needs.window);
             let observer: Option<&mut dyn Observer<CpuBackend>> = if last { Some(&mut scorer) } else { None };
-            self.run(chunk, observer, last, &mut profile)?;
+            self.run(chunk, observer, last_row(last, &mut logits), &mut profile)?;
+            done += chunk.len();
+            if progress(done, tokens.len()).is_break() {
+                return Err(Error::Cancelled);
+            }
         }
+        self.logits = logits;
         self.note_peak();
         let start = Instant::now();
         let before = self.retained_entries();
@@ -356,12 +419,12 @@ impl Session {
         Ok(())
     }
 
-    /// One forward pass; with `keep_logits` the logits of its last row become the session's.
+    /// One forward pass over the next tokens of the session.
     fn run(
         &mut self,
         tokens: &[u32],
         observer: Option<&mut dyn Observer<CpuBackend>>,
-        keep_logits: bool,
+        logits: Logits<'_>,
         profile: &mut Profile,
     ) -> Result<(), Error> {
         // The cast shortens the observer's borrow to that of the cache.
@@ -372,9 +435,11 @@ impl Session {
             cache: &mut self.cache,
             observer,
         }];
-        let logits = keep_logits.then_some(&mut self.logits);
         self.engine.forward(&mut batch, logits, profile)?;
         self.position += tokens.len();
+        self.recent
+            .extend_from_slice(&tokens[tokens.len().saturating_sub(REPETITION_WINDOW)..]);
+        self.recent.drain(..self.recent.len().saturating_sub(REPETITION_WINDOW));
         Ok(())
     }
 
@@ -382,6 +447,11 @@ impl Session {
         self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(self.cache.bytes());
         self.figures.peak_entries = self.figures.peak_entries.max(self.retained_entries());
     }
+}
+
+/// The logits of the last row where it is the last of its tokens.
+fn last_row(wanted: bool, logits: &mut Vec<f32>) -> Logits<'_> {
+    if wanted { Logits::Last(logits) } else { Logits::Nothing }
 }
 
 /// ρ of a budget for a prompt: the share of its tokens that is not kept.

@@ -12,9 +12,16 @@ use crate::decoder::{Decoder, Layer, Projection};
 use crate::gguf::{Gguf, GgufError};
 
 /// Loads every tensor that `config` implies; the configuration has checked names and shapes.
-pub(crate) fn load<B: Backend>(file: &Gguf, config: &ModelConfig, backend: &B) -> Result<Decoder<B>, Error> {
+///
+/// Repacking the layers is shared by `threads` threads.
+pub(crate) fn load<B: Backend>(
+    file: &Gguf,
+    config: &ModelConfig,
+    backend: &B,
+    threads: usize,
+) -> Result<Decoder<B>, Error> {
     let loader = Loader { file, backend };
-    let layers = loader.layers(config)?;
+    let layers = loader.layers(config, threads)?;
     Ok(Decoder {
         shape: HeadShape {
             heads: config.heads,
@@ -106,9 +113,7 @@ struct Loader<'a, B> {
 }
 
 impl<B: Backend> Loader<'_, B> {
-    /// All layers; repacking them is work for every core.
-    fn layers(&self, config: &ModelConfig) -> Result<Vec<Layer<B>>, Error> {
-        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    fn layers(&self, config: &ModelConfig, threads: usize) -> Result<Vec<Layer<B>>, Error> {
         let indices: Vec<usize> = (0..config.layers).collect();
         let loaded = std::thread::scope(|scope| {
             let load = |part: &[usize]| {

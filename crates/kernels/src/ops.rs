@@ -46,6 +46,7 @@ macro_rules! vectorised {
 /// If `x` and `out` are not the same whole number of rows.
 pub fn rms_norm(pool: &ThreadPool, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     assert_eq!(x.len(), out.len(), "one output for each input");
+    assert!(x.len().is_multiple_of(weight.len()), "whole rows");
     for_rows(pool, out, weight.len(), &|first, out| {
         let x = &x[first * weight.len()..];
         for (row, out) in x.chunks_exact(weight.len()).zip(out.chunks_exact_mut(weight.len())) {
@@ -97,6 +98,7 @@ vectorised! {
 /// # Panics
 /// If `x` is not a whole number of rows.
 pub fn add_bias(pool: &ThreadPool, x: &mut [f32], bias: &[f32]) {
+    assert!(x.len().is_multiple_of(bias.len()), "whole rows");
     for_rows(pool, x, bias.len(), &|_, x| {
         for row in x.chunks_exact_mut(bias.len()) {
             add_slice(row, bias);

@@ -43,7 +43,8 @@ struct Job {
 unsafe impl Send for Job {}
 
 impl ThreadPool {
-    /// Pool of `threads` threads in all, at least one; one thread means that jobs run in the caller.
+    /// Pool of `threads` threads in all, at least one; one thread means that jobs run in the caller. Where the system
+    /// gives fewer threads the pool works with those; results do not depend on it.
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
@@ -80,6 +81,8 @@ impl ThreadPool {
 
     /// Calls `task(item)` once for every item below `items`, on any thread and in any order, and waits for all.
     ///
+    /// A task must not call `run` of its own pool: it would wait for itself.
+    ///
     /// # Panics
     /// If a task panics on any thread.
     pub fn run(&self, items: usize, task: &(dyn Fn(usize) + Sync)) {
@@ -94,6 +97,8 @@ impl ThreadPool {
         let task_pointer: *const (dyn Fn(usize) + Sync) =
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
         shared.next_item.store(0, Ordering::Relaxed);
+        // A job that panicked in the caller too has not been asked about its workers.
+        shared.panicked.store(false, Ordering::Relaxed);
         shared.running.store(self.workers.len(), Ordering::Relaxed);
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job {
             task: task_pointer,
@@ -280,6 +285,10 @@ mod tests {
         let pool = ThreadPool::new(2);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             pool.run(8, &|item| assert!(item != 3, "item three"));
+        }));
+        assert!(outcome.is_err());
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.run(8, &|_| panic!("every item"));
         }));
         assert!(outcome.is_err());
         let count = AtomicUsize::new(0);

@@ -203,7 +203,7 @@ impl PolicyState {
     /// Takes what one layer shows of its entries after `queries` queries; layers come in ascending order. A layer that
     /// was not asked for is ignored.
     pub fn observe(&mut self, layer: usize, queries: usize, heads: &[HeadObservation<'_>]) -> Result<(), PolicyError> {
-        self.take_fault()?;
+        self.check_fault()?;
         let Phase::Open { refresh, due, noting } = self.phase else {
             return Err(PolicyError::OutOfOrder {
                 call: "observe",
@@ -235,7 +235,7 @@ impl PolicyState {
 
     /// Closes the step: decides what leaves, removes it here, and says what the cache has to do.
     pub fn finish_step(&mut self) -> Result<EvictionPlan, PolicyError> {
-        self.take_fault()?;
+        self.check_fault()?;
         let Phase::Open { refresh, due, noting } = self.phase else {
             return Err(PolicyError::OutOfOrder {
                 call: "finish_step",
@@ -345,7 +345,7 @@ impl PolicyState {
         })
     }
 
-    fn take_fault(&mut self) -> Result<(), PolicyError> {
+    fn check_fault(&self) -> Result<(), PolicyError> {
         self.fault.clone().map_or(Ok(()), Err)
     }
 

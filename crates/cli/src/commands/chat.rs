@@ -104,7 +104,7 @@ impl Chat<'_> {
             self.session.prefill(&tokens, &mut progress.watch())?;
         } else {
             let _progress = (tokens.len() > 64).then(|| self.printer.spinner("reading"));
-            self.session.follow_up(&tokens)?;
+            self.session.follow_up(&tokens, &mut |_, _| ControlFlow::Continue(()))?;
         }
         let (printer, json) = (self.printer, self.json);
         let mut write_error = None;

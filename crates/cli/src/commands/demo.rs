@@ -70,7 +70,9 @@ pub(crate) fn run(arguments: &DemoArguments, printer: &Printer) -> anyhow::Resul
         let ask = |fact: &Fact| {
             let mut session = base.fork(method)?;
             let question = prompt.question(&engine, fact.question, fact.lead);
-            let answered = answer(&mut session, Some(&question), &options, &mut |_| ControlFlow::Continue(()))?;
+            let answered = answer(&mut session, Some(&question), &options, &mut |_| {
+                ControlFlow::Continue(())
+            })?;
             progress.advance();
             Ok(answered)
         };

@@ -94,10 +94,19 @@ fn prefill_in_parts_is_the_same_prompt() {
     let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let tokens = prompt(900);
     let whole = prefilled(&engine, "full", &tokens);
-    let mut parts = prefilled(&engine, "full", &tokens[..512]);
-    parts.prefill(&tokens[512..], &mut |_, _| GO).expect("the rest");
-    assert_eq!(whole.logits().expect("logits"), parts.logits().expect("logits"));
-    assert_eq!(parts.report().prompt_tokens, 900);
+    for first in [100, 500, 512, 890] {
+        let mut parts = prefilled(&engine, "full", &tokens[..first]);
+        parts.prefill(&tokens[first..], &mut |_, _| GO).expect("the rest");
+        assert_eq!(parts.report().prompt_tokens, 900);
+        // Other chunks sum in another order; the same chunks give the same bits.
+        let pairs = whole
+            .logits()
+            .expect("logits")
+            .iter()
+            .zip(parts.logits().expect("logits"));
+        let largest = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(largest < 0.05 && (first != 512 || largest == 0.0), "{first}: {largest}");
+    }
 }
 
 #[test]
@@ -201,7 +210,7 @@ fn a_long_question_is_one_step() {
 fn a_follow_up_turn_adds_to_the_budget() {
     let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = prefilled(&engine, "inertia:ratio=0.9", &prompt(400));
-    session.follow_up(&prompt(60)).expect("a turn");
+    session.follow_up(&prompt(60), &mut |_, _| GO).expect("a turn");
     assert_eq!(session.report().budget, Some(46));
     assert_eq!(session.retained_entries(), 46);
 }
@@ -245,6 +254,12 @@ fn generation_stops_where_it_should() {
     let greedy = run(&options);
     assert_eq!((greedy.tokens.len(), greedy.finish_reason), (20, FinishReason::Length));
     assert_eq!(greedy, run(&options), "greedy repeats itself");
+    let changes = greedy.tokens.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(
+        changes >= 10,
+        "the tests below need text that moves: {:?}",
+        greedy.tokens
+    );
 
     let stop: String = greedy.text.chars().skip(3).take(2).collect();
     let stopped = run(&GenerateOptions {
@@ -274,6 +289,40 @@ fn generation_stops_where_it_should() {
         .generate(&options, &mut |_| GO)
         .expect("a cancelled generation can go on");
     assert_eq!([cancelled.tokens, rest.tokens].concat()[..20], greedy.tokens);
+}
+
+#[test]
+fn a_refused_step_loses_nothing() {
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
+    let one = GenerateOptions {
+        max_tokens: 1,
+        ignore_end: true,
+        ..GenerateOptions::default()
+    };
+    let run = |refusals: bool| {
+        let mut session = prefilled(&engine, "inertia:ratio=0.5", &prompt(100));
+        session
+            .generate(&one, &mut |_| GO)
+            .expect("one token, which has not run yet");
+        if refusals {
+            assert!(matches!(
+                session.prefill(&[1], &mut |_, _| GO),
+                Err(Error::PrefillAfterStep)
+            ));
+            assert!(matches!(session.step(&[1_000_000]), Err(Error::UnknownToken { .. })));
+            let refused = session.follow_up(&[1_000_000], &mut |_, _| GO);
+            assert!(matches!(refused, Err(Error::UnknownToken { .. })));
+        }
+        session.follow_up(&prompt(10), &mut |_, _| GO).expect("a turn");
+        (
+            session.logits().expect("logits").to_vec(),
+            session.report().budget,
+            session.position(),
+        )
+    };
+    let expected = run(false);
+    assert_eq!((expected.1, expected.2), (Some(55), 111));
+    assert!(expected == run(true));
 }
 
 #[test]
@@ -307,6 +356,9 @@ fn wrong_use_is_an_error_that_says_what_to_do() {
         },
     );
     let mut session = engine.session(&method("inertia")).expect("a session");
+    assert!(matches!(session.step(&[1]), Err(Error::NoPrompt)));
+    let window = engine.session(&method("inertia:window=600"));
+    assert!(matches!(window, Err(Error::ScoringWindow { .. })));
     assert!(matches!(session.prefill(&[], &mut |_, _| GO), Err(Error::NoTokens)));
     assert!(matches!(session.logits(), Err(Error::NoTokens)));
     assert!(matches!(
@@ -378,7 +430,10 @@ fn a_weight_that_is_not_a_number_is_found() {
     let engine = models::broken();
     let mut session = engine.session(&method("full")).expect("a session");
     let outcome = session.prefill(&prompt(10), &mut |_, _| GO);
-    assert!(matches!(outcome, Err(Error::NotFinite { layer: 1 })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Err(Error::NotFinite { ref place }) if place == "layer 1"),
+        "{outcome:?}"
+    );
 }
 
 /// Runs [`resident_memory_of_a_long_prompt`] in a process of its own, where nothing else allocates.

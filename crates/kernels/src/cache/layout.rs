@@ -262,7 +262,13 @@ fn quantise(row: &[f32], bytes: &mut [i8], scales: &mut [f16]) {
         let largest = numbers
             .iter()
             .fold(0.0_f32, |largest, number| largest.max(number.abs()));
-        *scale = f16::from_f32(largest / 127.0);
+        // A number that is not finite must not turn into a plausible one.
+        let finite = numbers.iter().all(|number| number.is_finite());
+        *scale = if finite {
+            f16::from_f32(largest / 127.0)
+        } else {
+            f16::NAN
+        };
         // The rounded scale is what readers multiply with.
         let step = scale.to_f32();
         let inverse = if step > 0.0 { 1.0 / step } else { 0.0 };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memmap2::{MmapMut, MmapRaw};
 
-use super::layout::{Layout, MAX_DIM};
+use super::layout::{BLOCK_ROWS, Layout, MAX_DIM};
 use super::{CacheError, KvConfig};
 
 /// Bytes of a slab, about.
@@ -103,6 +103,12 @@ impl KvPool {
     #[must_use]
     pub fn config(&self) -> &KvConfig {
         &self.inner.config
+    }
+
+    /// Bytes that one row of one layer and KV head takes, its share of the block's padding included.
+    #[must_use]
+    pub fn bytes_per_row(&self) -> usize {
+        self.inner.layout.bytes / BLOCK_ROWS
     }
 
     /// Bytes of the blocks in use; a block shared by forks counts once.

@@ -28,7 +28,8 @@ pub(super) struct Fact {
 impl Fact {
     /// Whether a text that follows the lead names the answer, as a whole number.
     pub(super) fn is_found_in(&self, text: &str) -> bool {
-        text.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == self.answer)
+        text.split(|letter: char| !letter.is_alphanumeric())
+            .any(|word| word == self.answer)
     }
 
     fn sentence(&self) -> String {
@@ -39,7 +40,7 @@ impl Fact {
 /// Facts of a document.
 const FACTS: usize = 6;
 /// Paragraphs of a document, about 40 tokens each.
-const PARAGRAPHS: usize = 42;
+const PARAGRAPHS: usize = 52;
 /// Sentences of a paragraph.
 const SENTENCES: usize = 3;
 
@@ -109,10 +110,7 @@ const REMARKS: &[&str] = &[
 /// Generates the document of a seed.
 pub(super) fn generate(seed: u64) -> Document {
     let mut random = Random(seed);
-    let mut facts = all_facts(&mut random);
-    while facts.len() > FACTS {
-        facts.remove(random.below(facts.len()));
-    }
+    let mut facts = facts(&mut random);
     random.shuffle(&mut facts);
     let mut paragraphs: Vec<Vec<String>> = (0..PARAGRAPHS)
         .map(|_| (0..SENTENCES).map(|_| prose(&mut random)).collect())
@@ -130,16 +128,16 @@ pub(super) fn generate(seed: u64) -> Document {
     }
 }
 
-/// Facts to choose from. All are numbers of several tokens: the first token of an answer is chosen while everything is
+/// What is hidden. All are numbers of several tokens: the first token of an answer is chosen while everything is
 /// still in the cache (entries leave at the end of a step), so a fact of one token would survive any method.
-fn all_facts(random: &mut Random) -> Vec<Fact> {
-    let mut fact = |question, lead, (from, to), tail| Fact {
+fn facts(random: &mut Random) -> [Fact; FACTS] {
+    let mut fact = |question, lead, (from, to): (usize, usize), tail| Fact {
         question,
         lead,
         answer: (from + random.below(to - from)).to_string(),
         tail,
     };
-    vec![
+    [
         fact(
             "In which year was the old stone bridge built?",
             "The old stone bridge was built in the year",
@@ -159,17 +157,10 @@ fn all_facts(random: &mut Random) -> Vec<Fact> {
             ".",
         ),
         fact(
-            "From which platform does the train to the capital leave?",
-            "The train to the capital leaves from platform",
-            (12, 60),
-            ".",
-        ),
-        fact("How deep is the silver mine?", "The silver mine is", (1000, 9990), " feet deep."),
-        fact(
-            "How many books does the library own?",
-            "The library owns",
-            (2000, 9990),
-            " books.",
+            "How deep is the silver mine?",
+            "The silver mine is",
+            (1000, 9990),
+            " feet deep.",
         ),
         fact(
             "How much does the old violin cost?",
