@@ -128,7 +128,7 @@ pub(crate) struct ModelArguments {
     #[arg(short, long, env = "INERTIAKV_MODEL", hide_env = true, default_value = catalog::DEFAULT_MODEL)]
     pub(crate) model: String,
 
-    /// Element type of the KV cache: f16, f32 or q8_0
+    /// Element type of the KV cache: `f16`, `f32` or `q8_0`
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvType,
 
@@ -179,7 +179,7 @@ pub(crate) struct SamplingArguments {
     pub(crate) max_tokens: usize,
 
     /// Randomness; 0 takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
     /// Draw from the K most likely tokens; 0 is all
@@ -187,15 +187,15 @@ pub(crate) struct SamplingArguments {
     pub(crate) top_k: usize,
 
     /// Draw from the most likely tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 1.0)]
     pub(crate) top_p: f32,
 
     /// Leave out tokens less likely than this share of the most likely one
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, default_value_t = 0.0)]
     pub(crate) min_p: f32,
 
     /// Make recent tokens less likely; 1 changes nothing
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, default_value_t = 1.0)]
     pub(crate) repetition_penalty: f32,
 
     /// Seed of the draws
@@ -212,7 +212,13 @@ pub(crate) struct SamplingArguments {
 #[command(next_help_heading = "Input")]
 pub(crate) struct InputArguments {
     /// The prompt
-    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    #[arg(
+        short,
+        long,
+        value_name = "TEXT",
+        conflicts_with = "file",
+        allow_hyphen_values = true
+    )]
     pub(crate) prompt: Option<String>,
 
     /// A file with the prompt; `-` is standard input, which is also read when neither -p nor -f is given
@@ -220,7 +226,7 @@ pub(crate) struct InputArguments {
     pub(crate) file: Option<PathBuf>,
 
     /// Ask this about the prompt: the prompt is prefilled alone, the question is the first decode step
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) question: Option<String>,
 
     /// System message

@@ -58,9 +58,6 @@ pub(crate) struct Runs<R> {
 }
 
 /// Asks the question, if there is one, as one step, then generates.
-///
-/// The report's decode speed is that of the generated tokens: a question runs as fast as a prefill, and counting its
-/// tokens would hide how fast the answer comes.
 pub(crate) fn answer(
     session: &mut Session,
     question: Option<&[u32]>,
@@ -70,13 +67,8 @@ pub(crate) fn answer(
     if let Some(question) = question {
         session.step(question)?;
     }
-    let before = session.report();
     let generation = session.generate(options, on_text)?;
-    let mut report = session.report();
-    let seconds = report.decode_seconds - before.decode_seconds;
-    let steps = report.steps - before.steps;
-    report.decode_tokens_per_second = if seconds > 0.0 { steps as f64 / seconds } else { 0.0 };
-    Ok((report, generation))
+    Ok((session.report(), generation))
 }
 
 /// A run in one line. `seen` counts all tokens that ran, evicted or not.

@@ -25,6 +25,10 @@ pub(crate) fn colours_wanted() -> bool {
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
+#[expect(
+    clippy::unused_self,
+    reason = "whoever prints needs a printer in hand, also where it has no settings to obey"
+)]
 impl Printer {
     pub(crate) fn new() -> Self {
         let terminal = io::stderr().is_terminal();

@@ -114,10 +114,10 @@ impl ChatTemplate {
     #[must_use]
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Self {
         let environment = environment();
-        let defect = environment
-            .template_from_str(source)
-            .err()
-            .map(|error| describe(&error));
+        let defect = oversized(source).or_else(|| {
+            let compiled = environment.template_from_str(source);
+            compiled.err().map(|error| describe(&error))
+        });
         let spelled = |token: Option<u32>| {
             token
                 .map(|token| tokenizer.decode_special(&[token]))
@@ -218,6 +218,31 @@ impl ChatTemplate {
     }
 }
 
+/// Most bytes of a template, and of one tag in it. Templates in use are far smaller; what is larger would recurse the
+/// parser past its stack.
+const LARGEST_TEMPLATE: usize = 1 << 18;
+const LARGEST_TAG: usize = 1 << 11;
+
+/// Most operations of a rendering, so that a loop without end ends; a conversation of a thousand turns takes a tenth.
+const MOST_OPERATIONS: u64 = 10_000_000;
+
+/// Why a template is too large to be compiled, if it is.
+fn oversized(source: &str) -> Option<String> {
+    if source.len() > LARGEST_TEMPLATE {
+        return Some(format!("it has {} bytes, more than {LARGEST_TEMPLATE}", source.len()));
+    }
+    let tag_bytes = |rest: &str| {
+        rest.find("}}")
+            .into_iter()
+            .chain(rest.find("%}"))
+            .min()
+            .unwrap_or(rest.len())
+    };
+    let tags = source.match_indices("{{").chain(source.match_indices("{%"));
+    let longest = tags.map(|(start, _)| tag_bytes(&source[start..])).max().unwrap_or(0);
+    (longest > LARGEST_TAG).then(|| format!("a tag in it has {longest} bytes, more than {LARGEST_TAG}"))
+}
+
 const PRIVATE_USE: std::ops::RangeInclusive<char> = '\u{e000}'..='\u{f8ff}';
 
 /// The messages with every control token in them broken up by `mark`.
@@ -234,6 +259,7 @@ fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
     environment.set_syntax(syntax.expect("only whitespace handling differs from the default syntax"));
+    environment.set_fuel(Some(MOST_OPERATIONS));
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_function("raise_exception", |reason: String| -> Result<String, JinjaError> {

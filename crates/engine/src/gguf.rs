@@ -262,6 +262,13 @@ impl Gguf {
         Ok(&self.source.bytes()[tensor.bytes.clone()])
     }
 
+    /// Lets the system drop the pages of a tensor whose data has been copied.
+    pub fn release(&self, name: &str) {
+        if let (Source::Mapped(file), Some(tensor)) = (&self.source, self.tensor(name)) {
+            file.release(tensor.bytes.clone());
+        }
+    }
+
     /// The values of a small float tensor (norms, biases, rotary factors).
     pub fn tensor_f32(&self, name: &str) -> Result<Vec<f32>, GgufError> {
         let tensor = self

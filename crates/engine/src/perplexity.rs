@@ -125,7 +125,7 @@ impl Engine {
     }
 }
 
-/// -log softmax(logits)[token], in nats.
+/// `-log softmax(logits)[token]`, in nats.
 ///
 /// # Panics
 /// If `token` is not below the number of logits.

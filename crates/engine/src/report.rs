@@ -13,9 +13,9 @@ pub struct StepReport {
     pub tokens: usize,
     /// Whether scores were computed.
     pub refresh: bool,
-    /// Entries that left the fullest head.
+    /// Entries that left each head; the mean where heads differ.
     pub evicted: usize,
-    /// Entries of the fullest head at the end of the step.
+    /// Entries per head at the end of the step; the mean where heads differ.
     pub retained: usize,
     /// Bytes of the cache at the end of the step, from the allocator.
     pub kv_bytes: usize,
@@ -34,7 +34,7 @@ pub struct RunReport {
     pub prompt_tokens: usize,
     /// ρ: the share of the prompt that the method does not keep; `None` for the full cache.
     pub compression_ratio: Option<f64>,
-    /// B: entries kept at the end of a step; `None` for the full cache and before the first step.
+    /// B: entries kept at the end of a step; `None` for the full cache.
     pub budget: Option<usize>,
     /// Refresh interval r, or `once`.
     pub refresh: String,
@@ -42,7 +42,7 @@ pub struct RunReport {
     pub steps: usize,
     /// Entries evicted, summed over the steps; positions under a shared ranking.
     pub evictions: usize,
-    /// Entries of the fullest head now.
+    /// Entries per layer and head now; the mean, rounded up, where heads differ.
     pub retained: usize,
     /// Entries of the fullest head at its fullest, within a step.
     pub peak_entries: usize,
@@ -58,7 +58,7 @@ pub struct RunReport {
     pub decode_seconds: f64,
     /// Prompt tokens per second.
     pub prefill_tokens_per_second: f64,
-    /// Tokens of decode steps per second; the tokens of a question count.
+    /// Tokens per second of the steps of one token, which is how fast an answer comes; questions do not count.
     pub decode_tokens_per_second: f64,
     /// Share of the decode time spent on scores and utilities.
     pub scoring_share: f64,

@@ -48,7 +48,9 @@ struct Figures {
     peak_entries: usize,
     prefill: Duration,
     decode: Profile,
-    decode_tokens: usize,
+    /// Steps of one token and their time: the speed at which an answer comes.
+    single_steps: usize,
+    single_time: Duration,
 }
 
 impl Session {
@@ -237,7 +239,7 @@ impl Session {
             method: self.method.to_string(),
             prompt_tokens,
             compression_ratio: compression_ratio(self.method.policy.budget, prompt_tokens),
-            budget: policy.and_then(PolicyState::budget),
+            budget: self.method.policy.budget.entries(prompt_tokens, self.position),
             refresh: self.method.policy.refresh.to_string(),
             steps: policy.map_or(0, PolicyState::step),
             evictions: policy.map_or(0, PolicyState::evictions),
@@ -249,7 +251,7 @@ impl Session {
             prefill_seconds: figures.prefill.as_secs_f64(),
             decode_seconds,
             prefill_tokens_per_second: rate(figures.prompt_tokens, figures.prefill),
-            decode_tokens_per_second: rate(figures.decode_tokens, figures.decode.total),
+            decode_tokens_per_second: rate(figures.single_steps, figures.single_time),
             scoring_share: if decode_seconds > 0.0 {
                 figures.decode.scoring.as_secs_f64() / decode_seconds
             } else {
@@ -264,10 +266,13 @@ impl Session {
         self.figures.decode
     }
 
-    /// Entries of the fullest layer and head.
+    /// Entries per layer and head; the mean, rounded up, where heads differ.
     #[must_use]
     pub fn retained_entries(&self) -> usize {
-        self.cache.max_rows()
+        let config = self.engine.config();
+        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
+        let rows: usize = heads.map(|(layer, head)| self.cache.rows(layer, head)).sum();
+        rows.div_ceil(config.layers * config.kv_heads)
     }
 
     /// Remembers a generated token for the next step to run.
@@ -400,7 +405,10 @@ impl Session {
         };
         self.policy = Some(state);
         self.figures.decode += profile;
-        self.figures.decode_tokens += tokens.len();
+        if tokens.len() == 1 {
+            self.figures.single_steps += 1;
+            self.figures.single_time += profile.total;
+        }
         Ok(report)
     }
 
@@ -445,7 +453,7 @@ impl Session {
 
     fn note_peak(&mut self) {
         self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(self.cache.bytes());
-        self.figures.peak_entries = self.figures.peak_entries.max(self.retained_entries());
+        self.figures.peak_entries = self.figures.peak_entries.max(self.cache.max_rows());
     }
 }
 

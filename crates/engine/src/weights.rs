@@ -174,7 +174,10 @@ impl<B: Backend> Loader<'_, B> {
                 dimensions: tensor.dimensions().to_vec(),
             });
         };
-        self.backend.weight(weight_type, rows, columns, data).map_err(wrong)
+        let weight = self.backend.weight(weight_type, rows, columns, data).map_err(wrong)?;
+        // The backend has its own copy now: a weight is never held twice.
+        self.file.release(name);
+        Ok(weight)
     }
 
     fn vector(&self, name: &str) -> Result<B::Vector, Error> {

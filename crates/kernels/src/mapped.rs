@@ -35,6 +35,21 @@ impl MappedFile {
         let map = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Self { map })
     }
+
+    /// Tells the system that a part has been read and need not stay in memory. Reading it again brings it back.
+    pub fn release(&self, part: std::ops::Range<usize>) {
+        #[cfg(unix)]
+        if part.start < part.end && part.end <= self.map.len() {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the map is a read-only, private map of a file that nothing has written to, so dropped pages come
+            // back with the same content.
+            let released = unsafe { self.map.unchecked_advise_range(advice, part.start, part.len()) };
+            // Only memory is lost when the system does not want to know.
+            drop(released);
+        }
+        #[cfg(not(unix))]
+        let _ = part;
+    }
 }
 
 impl Deref for MappedFile {

@@ -1,7 +1,7 @@
 //! How are rows normalised, rotated and gated between the matrix products?
 //!
 //! Every function takes rows of `f32`, works on each row alone, and gives the same bits for any number of threads and
-//! for any number of rows. The bodies are plain loops that the compiler vectorises; [`vectorised!`] compiles each once
+//! for any number of rows. The bodies are plain loops that the compiler vectorises; `vectorised!` compiles each once
 //! per instruction set. They use no fused multiply-add, so all sets agree to the last bit.
 
 use crate::isa::Isa;

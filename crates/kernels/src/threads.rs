@@ -1,7 +1,8 @@
 //! How is one job shared between threads?
 //!
 //! A decode step is hundreds of jobs of a few microseconds, so workers spin for a short while after a job and only then
-//! sleep. A job is a number of items; threads take items one by one, so results must not depend on who runs which.
+//! sleep. A job is a number of items; threads take items one by one, so results must not depend on who runs which. A
+//! worker that comes when the items are gone is not waited for: on a busy machine the caller does the work alone.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ struct Shared {
     wake: Condvar,
     sleepers: AtomicUsize,
     next_item: AtomicUsize,
-    /// Workers that have not finished the current job.
+    /// Workers that are in the current job. Grows only under the lock of `job`, while there is one.
     running: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
@@ -99,7 +100,6 @@ impl ThreadPool {
         shared.next_item.store(0, Ordering::Relaxed);
         // A job that panicked in the caller too has not been asked about its workers.
         shared.panicked.store(false, Ordering::Relaxed);
-        shared.running.store(self.workers.len(), Ordering::Relaxed);
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job {
             task: task_pointer,
             items,
@@ -132,13 +132,15 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Waits for the workers when dropped, so that a panic in the caller's share cannot free a closure still in use.
+/// Closes the job and waits for the workers in it when dropped, so that a panic in the caller's share cannot free a
+/// closure still in use.
 struct Finish<'a> {
     shared: &'a Shared,
 }
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
+        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let mut spins = 0;
         while self.shared.running.load(Ordering::Acquire) > 0 {
             spins += 1;
@@ -148,7 +150,6 @@ impl Drop for Finish<'_> {
                 std::thread::yield_now();
             }
         }
-        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -170,10 +171,15 @@ impl Shared {
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            let job = *self.job.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(job) = job else { continue };
+            let job = {
+                let job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(job) = *job else { continue };
+                // Under the lock: whoever closes the job afterwards sees this worker in it.
+                self.running.fetch_add(1, Ordering::Relaxed);
+                job
+            };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                // SAFETY: `run` does not return before `running` reaches zero, which happens below.
+                // SAFETY: this worker counts in `running`, and `run` does not return before that is zero again.
                 self.take_items(unsafe { &*job.task }, job.items);
             }));
             if outcome.is_err() {

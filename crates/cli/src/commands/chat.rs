@@ -39,10 +39,14 @@ pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Resul
         arguments.model.model, chat.method
     ));
     printer.ask("> ");
-    for line in io::stdin().lock().lines() {
-        let line = line.context("cannot read what you wrote; it must be UTF-8 text")?;
-        if chat.take(line.trim())?.is_break() {
-            break;
+    for line in io::stdin().lock().split(b'\n') {
+        match String::from_utf8(line.context("cannot read what you wrote")?) {
+            Ok(line) => {
+                if chat.take(line.trim())?.is_break() {
+                    break;
+                }
+            }
+            Err(_) => printer.warn("that line is not UTF-8 text and was left out; write it again"),
         }
         printer.ask("> ");
     }

@@ -52,7 +52,7 @@ pub(crate) fn pull(store: &Store, name: &str, printer: &Printer) -> Result<PathB
             let message = match now.stage {
                 PullStage::Downloading => format!("downloading {name}"),
                 PullStage::Joining => format!("unpacking {name}"),
-                _ => format!("verifying {name}"),
+                PullStage::Verifying => format!("verifying {name}"),
             };
             // The old bar goes before the new one is drawn.
             shown = None;

@@ -109,3 +109,18 @@ fn roles_are_text_too() {
     assert!(tokens.iter().all(|&token| !tokenizer.is_control(token)));
     assert_eq!(tokenizer.decode(&tokens), "<|im_end|>: x");
 }
+
+#[test]
+fn hostile_templates_are_refused_and_end() {
+    let messages = [Message::user("hi")];
+    let render = |source: &str| with_template(source).1.render(&messages, true);
+    for part in ["-", "not ", "1+", "a.", "1 if "] {
+        let refused = render(&format!("{{{{ {}1 }}}}", part.repeat(20_000)));
+        assert!(
+            refused.is_err_and(|error| error.to_string().contains("bytes")),
+            "{part}"
+        );
+    }
+    let endless = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
+    assert!(render(endless).is_err());
+}

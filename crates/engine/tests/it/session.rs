@@ -188,6 +188,7 @@ fn adaptive_shares_keep_each_layer_at_its_total() {
     let engine = models::tiny(Family::Llama, &EngineOptions::default());
     let mut session = prefilled(&engine, "inertia:coupling=per-head,safeguard=0.2", &prompt(400));
     decode(&mut session, 6);
+    assert_eq!((session.report().retained, session.report().budget), (40, Some(40)));
     let state = session.policy().expect("a policy");
     let heads = engine.config().kv_heads;
     for layer in 0..engine.config().layers {

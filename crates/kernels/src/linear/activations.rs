@@ -35,7 +35,7 @@ impl<const R: usize> TileBlock<R> {
     };
 }
 
-/// Input rows ready for [`matmul`](super::matmul), reused from call to call.
+/// Input rows ready for [`matmul`](super::matmul()), reused from call to call.
 ///
 /// Each run of 32 values is stored as integers in -127..=127 with the scale `largest magnitude / 127`, rounded to
 /// nearest, ties to even; a run with an infinity or NaN becomes NaN as a whole. Rows are padded with zeros to whole

@@ -1,0 +1,8 @@
+//! The command as a person or a script sees it: one binary, one module per concern.
+
+mod help;
+mod models;
+mod readme;
+mod support;
+mod tiny;
+mod usage;

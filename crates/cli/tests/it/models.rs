@@ -1,0 +1,54 @@
+//! `models` without a network.
+
+use crate::support::{World, json, stderr, success};
+
+#[test]
+fn the_list_and_the_details_need_no_download() {
+    let world = World::new();
+    let list = success(&world.run(&["models", "list"]));
+    for name in ["smollm2-135m", "qwen2.5-coder-0.5b", "gemma3-270m"] {
+        assert!(list.contains(name), "{list}");
+    }
+    json(&world.run(&["models", "list", "--json"]));
+    let info = success(&world.run(&["models", "info", "smollm2-135m"]));
+    assert!(info.contains("Apache-2.0") && info.contains("b179c952"), "{info}");
+}
+
+#[test]
+fn details_of_a_file_are_those_of_the_model_in_it() {
+    let world = World::new();
+    world.tiny_model();
+    let info = success(&world.run(&["models", "info", "tiny.gguf"]));
+    assert!(info.contains("llama"), "{info}");
+}
+
+#[test]
+fn what_is_not_there_is_named() {
+    let world = World::new();
+    for arguments in [
+        ["models", "path", "smollm2-135m"],
+        ["models", "rm", "smollm2-135m"],
+        ["models", "info", "smolm2"],
+    ] {
+        let output = world.run(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains("smollm2-135m"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn an_offline_machine_is_told_what_to_do() {
+    let world = World::new();
+    let mut command = world.command();
+    command.args(["models", "pull", "smollm2-135m"]);
+    command
+        .env("INERTIAKV_HOME", world.path().join("home"))
+        .env("PYTHON", "/nowhere/python3");
+    let output = crate::support::feed(command, "");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("-m"),
+        "names the way without a download: {}",
+        stderr(&output)
+    );
+}

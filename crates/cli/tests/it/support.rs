@@ -1,0 +1,102 @@
+//! Runs the command in a world of its own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use inertiakv::testing::TinyModel;
+use tempfile::TempDir;
+
+/// A folder to run in, with an empty store of models.
+pub(crate) struct World {
+    folder: TempDir,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a temporary folder"),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Writes a file into the folder.
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path().join(name);
+        std::fs::write(&path, content).expect("the folder can be written");
+        path
+    }
+
+    /// A tiny random model as `tiny.gguf`.
+    pub(crate) fn tiny_model(&self) -> PathBuf {
+        let model = TinyModel {
+            context: 2048,
+            tied: false,
+            ..TinyModel::default()
+        };
+        self.file("tiny.gguf", model.to_bytes())
+    }
+
+    /// The command with these arguments, nothing on standard input.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Output {
+        self.run_with_input(arguments, "")
+    }
+
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.command();
+        command.args(arguments).env("INERTIAKV_HOME", self.path().join("home"));
+        feed(command, input)
+    }
+
+    /// The command in this folder, without settings from the environment.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_inertiakv"));
+        command.current_dir(self.path());
+        for name in ["INERTIAKV_MODEL", "RUST_LOG", "COLUMNS", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+}
+
+/// Runs a command with this on its standard input.
+pub(crate) fn feed(mut command: Command, input: &str) -> Output {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let mut pipe = child.stdin.take().expect("a pipe");
+    // A command that needs no input may be gone already.
+    let _ = pipe.write_all(input.as_bytes());
+    drop(pipe);
+    child.wait_with_output().expect("the command ends")
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("valid UTF-8")
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).expect("valid UTF-8")
+}
+
+/// Standard output of a command that must succeed.
+pub(crate) fn success(output: &Output) -> String {
+    assert!(
+        output.status.success(),
+        "exit {:?}: {}",
+        output.status.code(),
+        stderr(output)
+    );
+    stdout(output)
+}
+
+/// Standard output as JSON.
+pub(crate) fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_str(&success(output)).expect("valid JSON")
+}

@@ -1,0 +1,122 @@
+//! Wrong use: one clear message, exit code 2 for usage and 1 for failure.
+
+use crate::support::{World, stderr, stdout};
+
+/// Runs a command that must fail with `code` and a message that contains every one of `words`.
+fn fails(world: &World, arguments: &[&str], code: i32, words: &[&str]) {
+    let output = world.run(arguments);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+    for word in words {
+        assert!(
+            message.contains(word),
+            "{arguments:?} should mention `{word}`: {message}"
+        );
+    }
+    assert!(stdout(&output).is_empty(), "{arguments:?} printed a result");
+    assert!(!message.contains("panicked"), "{message}");
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    let world = World::new();
+    let model = world.tiny_model();
+    let model = model.to_str().expect("a plain path");
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--method", "inertial"],
+        2,
+        &["inertial", "inertia", "score-free"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--method", "inertia:alfa=0.5"],
+        2,
+        &["alfa", "alpha"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--method", "inertia:ratio=1.5"],
+        2,
+        &["ratio", "1.5"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--method", "snapkv"],
+        2,
+        &["snapkv", "decode"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--budget", "150%"],
+        2,
+        &["150%"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--budget", "0"],
+        2,
+        &["budget"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "-f", "y"],
+        2,
+        &["cannot be used with"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--kv-type", "q4_0"],
+        2,
+        &["q4_0", "q8_0"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--threads", "0"],
+        2,
+        &["threads"],
+    );
+    fails(&world, &["frobnicate"], 2, &["frobnicate", "help"]);
+}
+
+#[test]
+fn failures_exit_with_1_and_say_what_to_do() {
+    let world = World::new();
+    let model = world.tiny_model();
+    let model = model.to_str().expect("a plain path");
+    let whole = std::fs::read(model).expect("the model");
+    world.file("truncated.gguf", &whole[..whole.len() / 2]);
+    world.file("text.gguf", "once upon a time");
+    world.file("latin1.txt", [b'a', 0xe9, b'b']);
+    fails(&world, &["run", "-m", "truncated.gguf", "-p", "x"], 1, &["incomplete"]);
+    fails(&world, &["run", "-m", "text.gguf", "-p", "x"], 1, &["not a GGUF file"]);
+    fails(&world, &["run", "-m", "missing.gguf", "-p", "x"], 1, &["missing.gguf"]);
+    fails(&world, &["run", "-p", "x"], 1, &["inertiakv models pull smollm2-135m"]);
+    fails(
+        &world,
+        &["run", "-m", model, "--raw", "-f", "absent.txt"],
+        1,
+        &["absent.txt"],
+    );
+    fails(&world, &["run", "-m", model, "--raw", "-f", "."], 1, &["folder"]);
+    fails(
+        &world,
+        &["run", "-m", model, "--raw", "-f", "latin1.txt"],
+        1,
+        &["latin1.txt", "UTF-8"],
+    );
+    fails(&world, &["run", "-m", model, "--raw", "-p", ""], 1, &["empty"]);
+    let long = "word ".repeat(3000);
+    fails(
+        &world,
+        &["run", "-m", model, "--raw", "-p", &long],
+        1,
+        &["context", "2,048"],
+    );
+    fails(
+        &world,
+        &["perplexity", "-m", model, "-f", "text.gguf", "--context", "512"],
+        1,
+        &["512"],
+    );
+}
