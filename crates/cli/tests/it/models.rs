@@ -47,7 +47,7 @@ fn an_offline_machine_is_told_what_to_do() {
     let output = crate::support::feed(command, "");
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("-m"),
+        stderr(&output).contains("copy the GGUF file"),
         "names the way without a download: {}",
         stderr(&output)
     );

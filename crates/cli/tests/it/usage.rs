@@ -105,7 +105,7 @@ fn failures_exit_with_1_and_say_what_to_do() {
         1,
         &["latin1.txt", "UTF-8"],
     );
-    fails(&world, &["run", "-m", model, "--raw", "-p", ""], 1, &["empty"]);
+    fails(&world, &["run", "-m", model, "--raw", "-p", ""], 2, &["empty"]);
     let long = "word ".repeat(3000);
     fails(
         &world,
