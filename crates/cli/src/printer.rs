@@ -115,7 +115,7 @@ impl Printer {
         self.progress(
             Some(total),
             message,
-            "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}",
+            "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {eta}",
         )
     }
 

@@ -72,6 +72,8 @@ pub enum TokenizerError {
     MissingKey { key: String },
     #[error("the tokenizer's vocabulary is empty; the file is damaged")]
     Empty,
+    #[error("metadata key `{key}` has no usable rule, so text would fall apart into bytes; convert the model again")]
+    NoMerges { key: &'static str },
     #[error("metadata key `{key}` has {count} entries, more than any model; the file is damaged")]
     TooMany { key: String, count: usize },
     #[error("metadata key `{key}` has {found} entries for {expected} tokens; the file is damaged")]

@@ -173,7 +173,10 @@ fn show(document: &Document, runs: &[DemoRun], printer: &Printer) -> anyhow::Res
         for run in runs {
             let answer = &run.answers[index];
             let mark = if answer.found { "found" } else { "lost " };
-            let text = first_sentence(&answer.text);
+            let text = match first_sentence(&answer.text) {
+                nothing if nothing == fact.lead => format!("{nothing} …"),
+                sentence => sentence.to_owned(),
+            };
             printer.line(&format!("  {mark}  {:14} {text}", run.report.method))?;
         }
     }

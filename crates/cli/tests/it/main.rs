@@ -1,7 +1,9 @@
 //! The command as a person or a script sees it: one binary, one module per concern.
 
+mod demo;
 mod help;
 mod models;
+mod pipes;
 mod readme;
 mod support;
 mod tiny;

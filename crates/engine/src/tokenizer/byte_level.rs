@@ -87,6 +87,9 @@ impl ByteLevel {
                 merges.entry(pair).or_insert(join);
             }
         }
+        if merges.is_empty() {
+            return Err(TokenizerError::NoMerges { key: MERGES });
+        }
         Ok(Self {
             words,
             tokens,

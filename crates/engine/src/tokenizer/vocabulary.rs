@@ -64,7 +64,10 @@ impl<'a> RawTokens<'a> {
             });
         }
         let kinds = match file.numbers(TOKEN_TYPES)? {
-            None => vec![TokenKind::Normal; texts.len()],
+            None => {
+                tracing::warn!("the file does not say which tokens are special ({TOKEN_TYPES}): all are taken as text");
+                vec![TokenKind::Normal; texts.len()]
+            }
             Some(numbers) if numbers.len() == texts.len() => numbers.into_iter().map(TokenKind::from_number).collect(),
             Some(numbers) => return Err(TokenizerError::lengths(TOKEN_TYPES, numbers.len(), texts.len())),
         };

@@ -232,6 +232,8 @@ fn what_the_file_lacks_is_named() {
         &["`t5`"],
     );
     refused(tiny().remove(PRE).string(PRE, "made-up-bpe"), &["`made-up-bpe`"]);
+    let key = "tokenizer.ggml.merges";
+    refused(tiny().remove(key).strings(key, &["nospace"]), &[key, "no usable rule"]);
     let key = "tokenizer.ggml.token_type";
     refused(tiny().remove(key).i32s(key, &[1, 2]), &[key, "2 entries"]);
     let key = "tokenizer.ggml.scores";

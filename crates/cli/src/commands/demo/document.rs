@@ -1,9 +1,10 @@
 //! The document of the demo: a made-up chronicle of a small town with a few facts hidden in it.
 //!
 //! The same seed gives the same document. What is hidden was chosen by measurement: with its whole cache the default
-//! model of 135 million weights answers these questions on almost every seed. It mixes up facts of one kind (several
-//! codes, several names), so every fact here is of another kind, and the question comes with the beginning of its
-//! answer, as in the RULER benchmark: what it says next is then the fact or nothing.
+//! model of 135 million weights answered all of them on each of 16 seeds (on longer documents, or with more facts, it
+//! misses some). It mixes up facts of one kind (several codes, several names), so every fact here is of another kind, and
+//! the question comes with the beginning of its answer, as in the RULER benchmark: what it says next is then the fact or
+//! nothing.
 
 /// A document that hides facts.
 #[derive(Debug)]
