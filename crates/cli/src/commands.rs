@@ -14,6 +14,7 @@ use inertiakv::{Error, FinishReason, GenerateOptions, Generation, RunReport, Ses
 use serde::Serialize;
 
 use crate::format::{count, mebibytes, percent, rate};
+use crate::printer::Printer;
 
 /// The methods that `demo` and `compare` show side by side.
 pub(crate) fn standard_methods() -> Vec<Method> {
@@ -69,6 +70,34 @@ pub(crate) fn answer(
     }
     let generation = session.generate(options, on_text)?;
     Ok((session.report(), generation))
+}
+
+/// [`answer`], shown as it comes unless `quiet`. Output that cannot be written ends the generation.
+pub(crate) fn stream_answer(
+    session: &mut Session,
+    question: Option<&[u32]>,
+    options: &GenerateOptions,
+    printer: &Printer,
+    quiet: bool,
+) -> anyhow::Result<(RunReport, Generation)> {
+    let mut write_error = None;
+    let answered =
+        answer(
+            session,
+            question,
+            options,
+            &mut |piece| match if quiet { Ok(()) } else { printer.piece(piece) } {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(error) => {
+                    write_error = Some(error);
+                    ControlFlow::Break(())
+                }
+            },
+        )?;
+    match write_error {
+        Some(error) => Err(error.into()),
+        None => Ok(answered),
+    }
 }
 
 /// A run in one line. `seen` counts all tokens that ran, evicted or not.

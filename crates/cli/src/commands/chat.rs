@@ -7,7 +7,7 @@ use anyhow::Context;
 use inertiakv::policy::Method;
 use inertiakv::{Engine, FinishReason, GenerateOptions, Session};
 
-use super::{RunRecord, answer, summary};
+use super::{RunRecord, stream_answer, summary};
 use crate::args::ChatArguments;
 use crate::format::{count, mebibytes, percent, rate};
 use crate::printer::Printer;
@@ -110,21 +110,8 @@ impl Chat<'_> {
             let _progress = (tokens.len() > 64).then(|| self.printer.spinner("reading"));
             self.session.follow_up(&tokens, &mut |_, _| ControlFlow::Continue(()))?;
         }
-        let (printer, json) = (self.printer, self.json);
-        let mut write_error = None;
-        let (report, generation) = answer(&mut self.session, None, &self.options, &mut |piece| {
-            let written = if json { Ok(()) } else { printer.piece(piece) };
-            match written {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    write_error = Some(error);
-                    ControlFlow::Break(())
-                }
-            }
-        })?;
-        if let Some(error) = write_error {
-            return Err(error.into());
-        }
+        let json = self.json;
+        let (report, generation) = stream_answer(&mut self.session, None, &self.options, self.printer, json)?;
         self.conversation.push(text, &generation.text);
         if generation.finish_reason == FinishReason::Context {
             self.printer.warn(&format!(

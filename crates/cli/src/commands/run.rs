@@ -1,10 +1,8 @@
 //! `inertiakv run`: answer a prompt.
 
-use std::ops::ControlFlow;
-
 use inertiakv::FinishReason;
 
-use super::{RunRecord, answer, summary};
+use super::{RunRecord, stream_answer, summary};
 use crate::args::RunArguments;
 use crate::format::count;
 use crate::printer::Printer;
@@ -27,22 +25,8 @@ pub(crate) fn run(arguments: &RunArguments, printer: &Printer) -> anyhow::Result
     drop(progress);
 
     let json = arguments.output.json;
-    let mut write_error = None;
-    let (report, generation) = answer(&mut session, prompt.question.as_deref(), &options, &mut |piece| {
-        if json {
-            return ControlFlow::Continue(());
-        }
-        match printer.piece(piece) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                write_error = Some(error);
-                ControlFlow::Break(())
-            }
-        }
-    })?;
-    if let Some(error) = write_error {
-        return Err(error.into());
-    }
+    let question = prompt.question.as_deref();
+    let (report, generation) = stream_answer(&mut session, question, &options, printer, json)?;
     model::warn_of_no_eviction(&method, &report, printer);
     if generation.finish_reason == FinishReason::Context {
         printer.warn(&format!(
