@@ -48,7 +48,15 @@ fn check(offline: bool) -> Result<()> {
     structure::check()?;
     step(
         "lints",
-        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+        &[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--",
+            "-D",
+            "warnings",
+        ],
         &[],
     )?;
     step(

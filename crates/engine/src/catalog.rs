@@ -7,6 +7,8 @@
 
 mod entries;
 mod error;
+#[cfg(feature = "hub")]
+mod hub;
 mod pull;
 mod python;
 

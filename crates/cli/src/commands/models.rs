@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use inertiakv::catalog::{self, CatalogError, Entry, PullStage, Store};
+use inertiakv::catalog::{self, CatalogError, Entry, PullProgress, PullStage, Store};
 use inertiakv::config::ModelConfig;
 use inertiakv::gguf::Gguf;
 use serde::Serialize;
 
-use crate::args::{ModelNameArguments, ModelNamesArguments, ModelsArguments, ModelsCommand, OutputArguments};
+use crate::args::{
+    ModelNameArguments, ModelNamesArguments, ModelsArguments, ModelsCommand, OutputArguments, PullArguments,
+};
 use crate::format::{count, megabytes};
 use crate::printer::{Printer, Progress};
 
@@ -46,8 +48,17 @@ pub(crate) fn run(arguments: &ModelsArguments, printer: &Printer) -> anyhow::Res
 
 /// Fetches one model with a progress bar; used by `demo` too.
 pub(crate) fn pull(store: &Store, name: &str, printer: &Printer) -> Result<PathBuf, CatalogError> {
+    watched(name, printer, |progress| store.pull(name, progress))
+}
+
+/// Shows the progress of a download.
+fn watched(
+    name: &str,
+    printer: &Printer,
+    fetch: impl FnOnce(&mut dyn FnMut(PullProgress)) -> Result<PathBuf, CatalogError>,
+) -> Result<PathBuf, CatalogError> {
     let mut shown: Option<(PullStage, Progress)> = None;
-    store.pull(name, &mut |now| {
+    fetch(&mut |now| {
         if shown.as_ref().is_none_or(|(stage, _)| *stage != now.stage) {
             let message = match now.stage {
                 PullStage::Downloading => format!("downloading {name}"),
@@ -198,16 +209,24 @@ fn pairs(lines: &[(&str, String)], printer: &Printer) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn pull_all(store: &Store, arguments: &ModelNamesArguments, printer: &Printer) -> anyhow::Result<()> {
+fn pull_all(store: &Store, arguments: &PullArguments, printer: &Printer) -> anyhow::Result<()> {
+    let json = arguments.names.output.json;
     let mut models = Vec::new();
-    for name in &arguments.models {
+    for name in &arguments.names.models {
+        #[cfg(feature = "hub")]
+        let path = if arguments.hub {
+            watched(name, printer, |progress| store.pull_from_hub(name, progress))?
+        } else {
+            pull(store, name, printer)?
+        };
+        #[cfg(not(feature = "hub"))]
         let path = pull(store, name, printer)?;
-        if !arguments.output.json {
+        if !json {
             printer.line(&path.display().to_string())?;
         }
         models.extend(catalog::entry(name).map(|entry| Listed::new(entry, store)));
     }
-    if arguments.output.json {
+    if json {
         printer.json(&serde_json::json!({ "models": models }))?;
     }
     Ok(())

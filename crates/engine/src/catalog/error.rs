@@ -104,6 +104,28 @@ pub enum CatalogError {
         /// SHA-256 of the file.
         found: String,
     },
+    /// The Hugging Face hub did not give the file.
+    #[error(
+        "the hub did not give the file of `{repository}` ({reason}); try again later, use `inertiakv models pull` without --hub, or copy the GGUF file to {}", path.display()
+    )]
+    Hub {
+        /// The repository.
+        repository: &'static str,
+        /// Where the model file belongs.
+        path: PathBuf,
+        /// What the client said.
+        reason: String,
+    },
+    /// The hub has another file than the catalog.
+    #[error(
+        "`{repository}` on the hub has another file than the catalog; use `inertiakv models pull {name}` without --hub"
+    )]
+    HubChecksum {
+        /// The repository.
+        repository: &'static str,
+        /// The model.
+        name: &'static str,
+    },
     /// Another process is fetching or removing the model.
     #[error("another process is fetching `{name}` right now; wait until it is done and run the command again")]
     Busy {

@@ -218,7 +218,11 @@ fn join(
 }
 
 /// Whether a stored file has the checksum of the catalog.
-fn is_genuine(entry: &Entry, file: &Path, progress: &mut dyn FnMut(PullProgress)) -> Result<bool, CatalogError> {
+pub(super) fn is_genuine(
+    entry: &Entry,
+    file: &Path,
+    progress: &mut dyn FnMut(PullProgress),
+) -> Result<bool, CatalogError> {
     let mut input = File::open(file).map_err(|e| CatalogError::io("read", file, e))?;
     let mut hash = Sha256::new();
     copy(
