@@ -11,7 +11,7 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("policy", &[]),
     ("kernels", &[]),
     ("engine", &["inertiakv-policy", "inertiakv-kernels"]),
-    ("cli", &["inertiakv", "inertiakv-policy"]),
+    ("cli", &["inertiakv"]),
 ];
 
 /// A file with more lines than this is two files.
