@@ -66,6 +66,17 @@ Examples:
 The text is cut into windows of N tokens and the second half of each is scored, as llama-perplexity does. With a method \
 the first half of a window is prefilled and the second half decoded token by token under it.";
 
+const BENCH_EXAMPLES: &str = "\
+Examples:
+  inertiakv bench
+  inertiakv bench -m qwen2.5-coder-0.5b --contexts 512,4096,16000 --limits
+  inertiakv bench --methods \"full;inertia;inertia-lazy:refresh=8\" --figures figures
+  inertiakv bench --contexts 512 --sequences 8 --json
+
+Random tokens are prefilled once a round; then every method decodes from its own copy of that cache, in turns, so that \
+methods are compared within one run. The first step, which scores the prompt and evicts what exceeds the budget, is \
+reported apart. Close other programs: on a busy machine only ratios within one run mean anything.";
+
 const MODELS_EXAMPLES: &str = "\
 Examples:
   inertiakv models list
@@ -115,6 +126,9 @@ pub(crate) enum Command {
     /// Measure how well a model predicts a text
     #[command(after_long_help = PERPLEXITY_EXAMPLES)]
     Perplexity(PerplexityArguments),
+    /// Measure speed, memory and where the time goes
+    #[command(after_long_help = BENCH_EXAMPLES)]
+    Bench(BenchArguments),
     /// List, fetch and remove models
     #[command(after_long_help = MODELS_EXAMPLES)]
     Models(ModelsArguments),
@@ -366,6 +380,53 @@ pub(crate) struct PerplexityArguments {
 
     #[command(flatten)]
     pub(crate) budget: BudgetArguments,
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+
+    /// Tokens to prefill before decoding, separated by commas
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        default_values_t = [512, 2048, 4096],
+        value_parser = settings::at_least_one,
+        help_heading = "Measurement"
+    )]
+    pub(crate) contexts: Vec<usize>,
+
+    /// Methods to measure beside `full`, separated by semicolons [default: inertia;inertia-lazy;score-free]
+    #[arg(long, value_name = "METHODS", value_delimiter = ';', help_heading = "Measurement")]
+    pub(crate) methods: Vec<Method>,
+
+    /// Steps to time in each round
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = settings::at_least_one, help_heading = "Measurement")]
+    pub(crate) tokens: usize,
+
+    /// Rounds, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = settings::at_least_one, help_heading = "Measurement")]
+    pub(crate) rounds: usize,
+
+    /// Sequences that decode together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = settings::at_least_one, help_heading = "Measurement")]
+    pub(crate) sequences: usize,
+
+    /// Measure the machine too: memory bandwidth and multiplications, and what they allow this model
+    #[arg(long, help_heading = "Measurement")]
+    pub(crate) limits: bool,
+
+    #[command(flatten)]
+    pub(crate) budget: BudgetArguments,
+
+    /// Draw the paper's Figures 3, 10 and 11 from the result, as SVG and PNG in this folder
+    #[arg(long, value_name = "FOLDER", help_heading = "Output")]
+    pub(crate) figures: Option<PathBuf>,
+
     #[command(flatten)]
     pub(crate) output: OutputArguments,
 }

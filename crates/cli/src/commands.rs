@@ -1,5 +1,6 @@
 //! What can it do? One module per command; each takes its arguments and a printer.
 
+pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compare;
 pub(crate) mod demo;

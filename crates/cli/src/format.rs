@@ -27,11 +27,13 @@ pub(crate) fn count(number: usize) -> String {
 
 /// A rate: `123 tok/s`, `1.2 tok/s`.
 pub(crate) fn rate(tokens_per_second: f64) -> String {
-    if tokens_per_second < 100.0 {
-        format!("{tokens_per_second:.1} tok/s")
-    } else {
-        format!("{tokens_per_second:.0} tok/s")
-    }
+    format!("{} tok/s", speed(tokens_per_second))
+}
+
+/// Tokens per second without the unit: `123`, `1.2`.
+pub(crate) fn speed(tokens_per_second: f64) -> String {
+    let places = if tokens_per_second < 100.0 { 1 } else { 0 };
+    format!("{tokens_per_second:.places$}")
 }
 
 /// A share as a percentage: `12.5 %`.

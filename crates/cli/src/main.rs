@@ -9,6 +9,7 @@
 mod args;
 mod commands;
 mod failure;
+mod figures;
 mod format;
 mod input;
 mod model;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => commands::compare::run(arguments, &printer),
         Command::Chat(arguments) => commands::chat::run(arguments, &printer),
         Command::Perplexity(arguments) => commands::perplexity::run(arguments, &printer),
+        Command::Bench(arguments) => commands::bench::run(arguments, &printer),
         Command::Models(arguments) => commands::models::run(arguments, &printer),
     };
     match result {

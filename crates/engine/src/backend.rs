@@ -5,9 +5,12 @@
 
 use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
 use inertiakv_kernels::cache::{CacheError, KvCache};
+use inertiakv_kernels::limits::{self, Limits};
 use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};
 use inertiakv_kernels::ops::{self, RopeAngles, RopeStyle};
 use inertiakv_kernels::threads::ThreadPool;
+
+use crate::Error;
 
 /// Several weights that multiply the same rows, each with its result.
 pub(crate) type LinearJobs<'a, 'b, B> = &'a mut [(&'b <B as Backend>::Linear, &'b mut <B as Backend>::Rows)];
@@ -91,6 +94,8 @@ pub(crate) trait Backend: Send + Sync {
         sequences: Vec<Attention<'_, Self::Cache>>,
         out: &mut Self::Rows,
     );
+    /// Copies the rows of these indices, one after the other.
+    fn gather(&self, rows: &Self::Rows, width: usize, indices: &[usize], out: &mut Self::Rows);
     /// Copies rows to the host.
     fn read(&self, rows: &Self::Rows, range: std::ops::Range<usize>, out: &mut Vec<f32>);
 }
@@ -105,6 +110,10 @@ impl CpuBackend {
         Self {
             pool: ThreadPool::new(threads),
         }
+    }
+
+    pub(crate) fn limits(&self, bytes: usize) -> Result<Limits, Error> {
+        limits::measure(&self.pool, bytes).map_err(Error::Measurement)
     }
 
     pub(crate) fn threads(&self) -> usize {
@@ -226,6 +235,12 @@ impl Backend for CpuBackend {
         }
         let scale = 1.0 / (shape.head_dim as f32).sqrt();
         attend(&self.pool, shape.heads, scale, &mut tasks);
+    }
+
+    fn gather(&self, rows: &Vec<f32>, width: usize, indices: &[usize], out: &mut Vec<f32>) {
+        for (&index, out) in indices.iter().zip(out.chunks_exact_mut(width)) {
+            out.copy_from_slice(&rows[index * width..][..width]);
+        }
     }
 
     fn read(&self, rows: &Vec<f32>, range: std::ops::Range<usize>, out: &mut Vec<f32>) {

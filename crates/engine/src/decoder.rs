@@ -111,7 +111,8 @@ pub(crate) struct Workspace<B: Backend> {
     scratch: B::Scratch,
     angles: RopeAngles,
     masses: Vec<Mass>,
-    last_row: Vec<f32>,
+    /// On the host: final rows, or logits.
+    last_rows: Vec<f32>,
 }
 
 impl<B: Backend> Default for Workspace<B> {
@@ -130,7 +131,7 @@ impl<B: Backend> Default for Workspace<B> {
             scratch: B::Scratch::default(),
             angles: RopeAngles::default(),
             masses: Vec::new(),
-            last_row: Vec::new(),
+            last_rows: Vec::new(),
         }
     }
 }
@@ -194,6 +195,42 @@ impl<B: Backend> Decoder<B> {
         }
     }
 
+    /// Logits of the last row of every sequence of the last [`Decoder::forward`], which had `rows` rows of each.
+    pub(crate) fn last_logits(
+        &self,
+        backend: &B,
+        work: &mut Workspace<B>,
+        rows: &[usize],
+        out: &mut [&mut Vec<f32>],
+        profile: &mut Profile,
+    ) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut end = 0;
+        let lasts: Vec<usize> = rows
+            .iter()
+            .map(|rows| {
+                end += rows;
+                end - 1
+            })
+            .collect();
+        // The projected rows are free after the last layer.
+        backend.resize(&mut work.projected, lasts.len() * self.hidden);
+        backend.gather(&work.normed, self.hidden, &lasts, &mut work.projected);
+        std::mem::swap(&mut work.normed, &mut work.projected);
+        profile.total += start.elapsed();
+        if let [out] = out {
+            return self.logits(backend, work, 0..1, out, profile);
+        }
+        let mut all = std::mem::take(&mut work.last_rows);
+        self.logits(backend, work, 0..lasts.len(), &mut all, profile)?;
+        for (out, logits) in out.iter_mut().zip(all.chunks_exact(self.vocabulary)) {
+            out.clear();
+            out.extend_from_slice(logits);
+        }
+        work.last_rows = all;
+        Ok(())
+    }
+
     /// The last row of a sequence tells of all: what is not finite spreads through attention to every later row.
     fn check_finite(
         &self,
@@ -208,9 +245,9 @@ impl<B: Backend> Decoder<B> {
             backend.read(
                 &work.hidden,
                 (end - 1) * self.hidden..end * self.hidden,
-                &mut work.last_row,
+                &mut work.last_rows,
             );
-            if !work.last_row.iter().all(|value| value.is_finite()) {
+            if !work.last_rows.iter().all(|value| value.is_finite()) {
                 return Err(Error::NotFinite {
                     place: format!("layer {layer}"),
                 });

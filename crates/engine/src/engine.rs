@@ -9,13 +9,14 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::backend::CpuBackend;
+use crate::bench::ModelLimits;
 use crate::chat_template::ChatTemplate;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Profile, Sequence, Workspace};
 use crate::gguf::Gguf;
 use crate::session::{CHUNK, Session};
 use crate::tokenizer::Tokenizer;
-use crate::weights;
+use crate::weights::{self, Sizes};
 
 /// Rows whose logits are computed at once, which bounds the memory of a long perplexity window.
 const LOGIT_ROWS: usize = 32;
@@ -45,7 +46,7 @@ pub struct Engine {
 struct Inner {
     config: ModelConfig,
     quantisation: String,
-    weight_bytes: usize,
+    sizes: Sizes,
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
     decoder: Decoder<CpuBackend>,
@@ -128,7 +129,7 @@ impl Engine {
         let decoder = weights::load(&file, &config, &backend, threads)?;
         let inner = Inner {
             quantisation: weights::quantisation(&file),
-            weight_bytes: weights::bytes(&decoder),
+            sizes: weights::sizes(&decoder),
             config,
             tokenizer,
             chat_template,
@@ -177,6 +178,24 @@ impl Engine {
         self.inner.backend.threads()
     }
 
+    /// Whether both are the same loaded model.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// What this machine could do at best with this model.
+    pub fn limits(&self) -> Result<ModelLimits, Error> {
+        let sizes = self.inner.sizes;
+        let limits = self.inner.backend.limits(sizes.bytes_per_step)?;
+        Ok(ModelLimits {
+            read_bytes_per_second: limits.read_bytes_per_second,
+            float_operations_per_second: limits.float_operations_per_second,
+            byte_operations_per_second: limits.byte_operations_per_second,
+            decode_tokens_per_second: limits.read_bytes_per_second / sizes.bytes_per_step as f64,
+            prefill_tokens_per_second: limits.byte_operations_per_second / (2 * sizes.products_per_row) as f64,
+        })
+    }
+
     /// The model in numbers.
     #[must_use]
     pub fn info(&self) -> ModelInfo {
@@ -191,7 +210,7 @@ impl Engine {
             context: config.context_length,
             vocabulary: config.vocabulary,
             quantisation: self.inner.quantisation.clone(),
-            weight_bytes: self.inner.weight_bytes,
+            weight_bytes: self.inner.sizes.bytes,
             kv_bytes_per_token: self.kv_pool().bytes_per_row() * config.layers * config.kv_heads,
         }
     }
@@ -241,8 +260,8 @@ impl Engine {
         match logits {
             Logits::Nothing => {}
             Logits::Last(out) => {
-                let rows: usize = batch.iter().map(|sequence| sequence.tokens.len()).sum();
-                decoder.logits(backend, &mut work, rows - 1..rows, out, profile)?;
+                let rows: Vec<usize> = batch.iter().map(|sequence| sequence.tokens.len()).collect();
+                decoder.last_logits(backend, &mut work, &rows, out, profile)?;
             }
             Logits::Rows(rows, take) => {
                 let mut out = Vec::new();
@@ -263,8 +282,8 @@ impl Engine {
 pub(crate) enum Logits<'a> {
     /// None of them.
     Nothing,
-    /// The last one; its logits replace the vector's content.
-    Last(&'a mut Vec<f32>),
+    /// The last one of each sequence; its logits replace the vector's content.
+    Last(&'a mut [&'a mut Vec<f32>]),
     /// These, handed over one by one with the number of the row.
     Rows(std::ops::Range<usize>, &'a mut dyn FnMut(usize, &[f32])),
 }

@@ -51,6 +51,10 @@ pub enum Error {
     ForkAfterStep,
     #[error("an earlier error or cancellation left this session incomplete; start a new one")]
     Broken,
+    #[error("{steps} steps for {sessions} sessions; give every session its tokens")]
+    BatchLength { sessions: usize, steps: usize },
+    #[error("sessions of different engines cannot step together; open the model once")]
+    BatchEngine,
     #[error("cancelled")]
     Cancelled,
     #[error(
@@ -66,6 +70,10 @@ pub enum Error {
     },
     #[error("a perplexity window of {window} tokens is not possible; choose one from 4 to the context of {context}")]
     Window { window: usize, context: usize },
+    #[error("the machine's limits cannot be measured: {0}")]
+    Measurement(LinearError),
+    #[error("nothing would be measured; ask for at least one token, one round and one sequence")]
+    NothingToMeasure,
     #[error("perplexity over no windows is not defined; ask for at least one")]
     NoWindows,
     #[error("{asked} threads are not possible; choose 1 to {limit}")]

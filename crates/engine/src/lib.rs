@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod bench;
 pub mod catalog;
 pub mod chat_template;
 pub mod config;
@@ -32,6 +33,7 @@ mod engine;
 mod error;
 mod generate;
 pub mod gguf;
+pub mod memory;
 mod perplexity;
 mod report;
 pub mod sampling;
@@ -40,6 +42,7 @@ pub mod testing;
 pub mod tokenizer;
 mod weights;
 
+pub use bench::{BenchOptions, BenchProgress, BenchRow, ModelLimits, Share};
 pub use decoder::Profile;
 pub use engine::{Engine, EngineOptions, ModelInfo};
 pub use error::Error;

@@ -3,16 +3,16 @@
 //! A session is prefilled once, then takes decode steps. A step runs its tokens, shows the policy what the layers paid
 //! attention to, and evicts what the policy gives up (DESIGN: append, attend, score, evict).
 
+mod step;
+
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use inertiakv_kernels::attention::{GroupPooling, Mass};
 use inertiakv_kernels::cache::KvCache;
-use inertiakv_policy::{self as policy, Budget, EvictionPlan, HeadObservation, Method, PolicyState, StepNeeds};
+use inertiakv_policy::{Budget, Method, PolicyState};
 
 use crate::Error;
-use crate::backend::CpuBackend;
-use crate::decoder::{Capture, Observer, Profile, Sequence};
+use crate::decoder::{Profile, Sequence};
 use crate::engine::{Engine, Logits};
 use crate::report::{RunReport, StepReport};
 use crate::sampling::REPETITION_WINDOW;
@@ -132,8 +132,12 @@ impl Session {
             .enumerate()
             .map(|(index, chunk)| (index * CHUNK, chunk))
         {
-            let last = done + chunk.len() == tokens.len();
-            self.run(chunk, None, last_row(last, &mut logits), &mut profile)?;
+            let wanted = if done + chunk.len() == tokens.len() {
+                Logits::Last(&mut [&mut logits])
+            } else {
+                Logits::Nothing
+            };
+            self.run(chunk, wanted, &mut profile)?;
             if progress(done + chunk.len(), tokens.len()).is_break() {
                 return Err(Error::Cancelled);
             }
@@ -163,15 +167,36 @@ impl Session {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<StepReport, Error> {
         let tokens: Vec<u32> = self.deferred.iter().chain(tokens).copied().collect();
-        self.check(&tokens)?;
-        if self.position == 0 {
-            return Err(Error::NoPrompt);
+        self.check_step(&tokens)?;
+        let mut reports = step::run(&mut [self], &[tokens], progress)?;
+        Ok(reports.remove(0))
+    }
+
+    /// One decode step for each of several sessions of one engine in a single forward pass, which reads the weights
+    /// once for all of them: `tokens[i]` is what [`Session::step`] would take for `sessions[i]`, and does the same to it.
+    ///
+    /// # Errors
+    /// A refused step changes no session. Where the pass itself fails, none of the sessions is of further use.
+    pub fn step_together(sessions: &mut [&mut Self], tokens: &[&[u32]]) -> Result<Vec<StepReport>, Error> {
+        if sessions.len() != tokens.len() {
+            return Err(Error::BatchLength {
+                sessions: sessions.len(),
+                steps: tokens.len(),
+            });
         }
-        self.broken = true;
-        self.deferred = None;
-        let report = self.step_unchecked(&tokens, progress)?;
-        self.broken = false;
-        Ok(report)
+        let mut runs = Vec::with_capacity(tokens.len());
+        for (session, tokens) in sessions.iter().zip(tokens) {
+            if !session.engine.is(&sessions[0].engine) {
+                return Err(Error::BatchEngine);
+            }
+            let run: Vec<u32> = session.deferred.iter().chain(*tokens).copied().collect();
+            session.check_step(&run)?;
+            runs.push(run);
+        }
+        if runs.is_empty() {
+            return Ok(Vec::new());
+        }
+        step::run(sessions, &runs, &mut |_, _| ControlFlow::Continue(()))
     }
 
     /// The next turn of a conversation: the budget grows by (1-ρ) times the turn's tokens, then they are one step.
@@ -182,10 +207,7 @@ impl Session {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<StepReport, Error> {
         let run: Vec<u32> = self.deferred.iter().chain(tokens).copied().collect();
-        self.check(&run)?;
-        if self.position == 0 {
-            return Err(Error::NoPrompt);
-        }
+        self.check_step(&run)?;
         let mut state = self.take_policy()?;
         state.add_prompt_tokens(tokens.len());
         self.policy = Some(state);
@@ -197,6 +219,15 @@ impl Session {
     /// # Errors
     /// Another method than the session's own is possible only before the first step.
     pub fn fork(&self, method: &Method) -> Result<Self, Error> {
+        self.second(method, self.cache.fork())
+    }
+
+    /// [`Session::fork`] with a cache of its own from the start, so that its steps cost what they would without the fork.
+    pub(crate) fn copy(&self, method: &Method) -> Result<Self, Error> {
+        self.second(method, self.cache.copy()?)
+    }
+
+    fn second(&self, method: &Method, cache: KvCache) -> Result<Self, Error> {
         if self.broken {
             return Err(Error::Broken);
         }
@@ -207,7 +238,7 @@ impl Session {
         Ok(Self {
             engine: self.engine.clone(),
             method: method.clone(),
-            cache: self.cache.fork(),
+            cache,
             policy: self.policy.clone(),
             position: self.position,
             deferred: self.deferred,
@@ -311,7 +342,7 @@ impl Session {
             let first = index * CHUNK;
             let wanted = from.saturating_sub(first).min(chunk.len())..chunk.len();
             let mut take = |row: usize, logits: &[f32]| take(first + row, logits);
-            self.run(chunk, None, Logits::Rows(wanted, &mut take), &mut profile)?;
+            self.run(chunk, Logits::Rows(wanted, &mut take), &mut profile)?;
         }
         self.broken = false;
         self.figures.prompt_tokens += tokens.len();
@@ -339,6 +370,14 @@ impl Session {
         Ok(())
     }
 
+    fn check_step(&self, tokens: &[u32]) -> Result<(), Error> {
+        self.check(tokens)?;
+        if self.position == 0 {
+            return Err(Error::NoPrompt);
+        }
+        Ok(())
+    }
+
     /// The policy of this session, made for what has been prefilled when it is first needed.
     fn take_policy(&mut self) -> Result<PolicyState, Error> {
         match self.policy.take() {
@@ -351,104 +390,25 @@ impl Session {
         }
     }
 
-    fn step_unchecked(
-        &mut self,
-        tokens: &[u32],
-        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
-    ) -> Result<StepReport, Error> {
-        // Out of the session while the step runs, since the forward pass borrows both.
-        let mut state = self.take_policy()?;
-        let needs = state.begin_step(tokens.len());
-        let refresh = needs.refresh;
-        let mut profile = Profile::default();
-        // A short first chunk, so that the last one has every query that may be scored.
-        let (head, rest) = tokens.split_at(tokens.len() % CHUNK);
-        let mut chunks = [head]
-            .into_iter()
-            .filter(|head| !head.is_empty())
-            .chain(rest.chunks(CHUNK))
-            .peekable();
-        let mut scorer = Scorer {
-            state: &mut state,
-            needs: &needs,
-            queries: 0,
-            features: Features::default(),
-        };
-        let mut logits = std::mem::take(&mut self.logits);
-        let mut done = 0;
-        while let Some(chunk) = chunks.next() {
-            let last = chunks.peek().is_none();
-            scorer.queries = chunk.len().min(needs.window);
-            let observer: Option<&mut dyn Observer<CpuBackend>> = if last { Some(&mut scorer) } else { None };
-            self.run(chunk, observer, last_row(last, &mut logits), &mut profile)?;
-            done += chunk.len();
-            if progress(done, tokens.len()).is_break() {
-                return Err(Error::Cancelled);
-            }
-        }
-        self.logits = logits;
-        self.note_peak();
-        let start = Instant::now();
-        let before = self.retained_entries();
-        let plan = state.finish_step()?;
-        self.evict(&plan)?;
-        profile.eviction += start.elapsed();
-        profile.total += start.elapsed();
-        let report = StepReport {
-            step: state.step(),
-            tokens: tokens.len(),
-            refresh,
-            evicted: before - self.retained_entries(),
-            retained: self.retained_entries(),
-            kv_bytes: self.cache.bytes(),
-            profile,
-        };
-        self.policy = Some(state);
-        self.figures.decode += profile;
-        if tokens.len() == 1 {
-            self.figures.single_steps += 1;
-            self.figures.single_time += profile.total;
-        }
-        Ok(report)
-    }
-
-    fn evict(&mut self, plan: &EvictionPlan) -> Result<(), Error> {
-        if matches!(plan, EvictionPlan::Nothing) {
-            return Ok(());
-        }
-        let config = self.engine.config();
-        for layer in 0..config.layers {
-            for head in 0..config.kv_heads {
-                if let Some(plan) = plan.for_head(layer, head) {
-                    self.cache.apply(layer, head, &plan.moves, plan.rows)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// One forward pass over the next tokens of the session.
-    fn run(
-        &mut self,
-        tokens: &[u32],
-        observer: Option<&mut dyn Observer<CpuBackend>>,
-        logits: Logits<'_>,
-        profile: &mut Profile,
-    ) -> Result<(), Error> {
-        // The cast shortens the observer's borrow to that of the cache.
-        let observer = observer.map(|observer| observer as &mut dyn Observer<CpuBackend>);
+    /// One forward pass over the next tokens of the session, with nobody watching.
+    fn run(&mut self, tokens: &[u32], logits: Logits<'_>, profile: &mut Profile) -> Result<(), Error> {
         let mut batch = [Sequence {
             tokens,
             position: self.position,
             cache: &mut self.cache,
-            observer,
+            observer: None,
         }];
         self.engine.forward(&mut batch, logits, profile)?;
+        self.advance(tokens);
+        Ok(())
+    }
+
+    /// Notes that `tokens` have run.
+    fn advance(&mut self, tokens: &[u32]) {
         self.position += tokens.len();
         self.recent
             .extend_from_slice(&tokens[tokens.len().saturating_sub(REPETITION_WINDOW)..]);
         self.recent.drain(..self.recent.len().saturating_sub(REPETITION_WINDOW));
-        Ok(())
     }
 
     fn note_peak(&mut self) {
@@ -457,81 +417,11 @@ impl Session {
     }
 }
 
-/// The logits of the last row where it is the last of its tokens.
-fn last_row(wanted: bool, logits: &mut Vec<f32>) -> Logits<'_> {
-    if wanted { Logits::Last(logits) } else { Logits::Nothing }
-}
-
 /// ρ of a budget for a prompt: the share of its tokens that is not kept.
 fn compression_ratio(budget: Budget, prompt_tokens: usize) -> Option<f64> {
     match budget {
         Budget::Full => None,
         Budget::Ratio(ratio) | Budget::SeenRatio(ratio) => Some(ratio.as_f64()),
         Budget::Tokens(tokens) => Some((1.0 - tokens as f64 / prompt_tokens.max(1) as f64).max(0.0)),
-    }
-}
-
-/// Shows each layer's attention to the policy.
-struct Scorer<'a> {
-    state: &'a mut PolicyState,
-    needs: &'a StepNeeds,
-    /// Queries that the mass of this pass sums over.
-    queries: usize,
-    features: Features,
-}
-
-/// Norms and similarities of a layer's entries, one vector per KV head, reused between layers.
-#[derive(Default)]
-struct Features {
-    value_norms: Vec<Vec<f32>>,
-    key_norms: Vec<Vec<f32>>,
-    key_similarities: Vec<Vec<f32>>,
-}
-
-impl Observer<CpuBackend> for Scorer<'_> {
-    fn wants(&self, layer: usize) -> Option<Capture> {
-        self.needs.needs(layer).then(|| Capture {
-            mass: self.needs.features.mass.then_some((
-                match self.needs.group_pooling {
-                    policy::GroupPooling::Sum => GroupPooling::Sum,
-                    policy::GroupPooling::Max => GroupPooling::Max,
-                },
-                self.queries,
-            )),
-        })
-    }
-
-    fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
-        let wanted = self.needs.features;
-        let heads = cache.pool().config().kv_heads;
-        let fill = |buffers: &mut Vec<Vec<f32>>, wanted: bool, read: &dyn Fn(usize, &mut Vec<f32>)| {
-            buffers.resize_with(heads, Vec::new);
-            if wanted {
-                buffers
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(head, buffer)| read(head, buffer));
-            }
-        };
-        let features = &mut self.features;
-        fill(&mut features.value_norms, wanted.value_norm, &|head, out| {
-            cache.value_norms(layer, head, out);
-        });
-        fill(&mut features.key_norms, wanted.key_norm, &|head, out| {
-            cache.key_norms(layer, head, out);
-        });
-        fill(&mut features.key_similarities, wanted.key_similarity, &|head, out| {
-            cache.key_similarity(layer, head, out);
-        });
-        let observations: Vec<HeadObservation<'_>> = (0..heads)
-            .map(|head| HeadObservation {
-                mass: if wanted.mass { mass.heads[head].as_slice() } else { &[] },
-                value_norm: &features.value_norms[head],
-                key_norm: &features.key_norms[head],
-                key_similarity: &features.key_similarities[head],
-            })
-            .collect();
-        self.state.observe(layer, self.queries, &observations)?;
-        Ok(())
     }
 }

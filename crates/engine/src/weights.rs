@@ -60,33 +60,35 @@ pub(crate) fn quantisation(file: &Gguf) -> String {
     parts.join(", ")
 }
 
-/// Bytes that the weights occupy.
-pub(crate) fn bytes(decoder: &Decoder<CpuBackend>) -> usize {
-    let projection = |projection: &Projection<CpuBackend>| {
-        projection.weight.bytes() + projection.bias.as_ref().map_or(0, |bias| size_of_val(bias.as_slice()))
-    };
-    let layers: usize = decoder
-        .layers
-        .iter()
-        .map(|layer| {
-            [&layer.query, &layer.key, &layer.value, &layer.attention_output]
-                .map(projection)
-                .iter()
-                .sum::<usize>()
-                + [&layer.gate, &layer.up, &layer.down]
-                    .map(Linear::bytes)
-                    .iter()
-                    .sum::<usize>()
-                + [&layer.attention_norm, &layer.feed_forward_norm]
-                    .map(|norm| size_of_val(norm.as_slice()))
-                    .iter()
-                    .sum::<usize>()
-        })
-        .sum();
-    layers
-        + decoder.embedding.bytes()
-        + decoder.output.as_ref().map_or(0, Linear::bytes)
-        + size_of_val(decoder.output_norm.as_slice())
+/// What the weights take, and what they cost a token.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    /// Bytes in memory.
+    pub bytes: usize,
+    /// Bytes that a decode step reads: all but rows of an embedding that is not the output too.
+    pub bytes_per_step: usize,
+    /// Multiplications of one row by all layers, the output layer not included.
+    pub products_per_row: usize,
+}
+
+pub(crate) fn sizes(decoder: &Decoder<CpuBackend>) -> Sizes {
+    let mut sizes = Sizes::default();
+    let vector = |vector: &Vec<f32>| size_of_val(vector.as_slice());
+    for layer in &decoder.layers {
+        let projections = [&layer.query, &layer.key, &layer.value, &layer.attention_output];
+        let linears = projections.map(|projection| &projection.weight);
+        for linear in linears.into_iter().chain([&layer.gate, &layer.up, &layer.down]) {
+            sizes.bytes += linear.bytes();
+            sizes.products_per_row += linear.in_features() * linear.out_features();
+        }
+        let biases = projections.iter().filter_map(|projection| projection.bias.as_ref());
+        sizes.bytes += biases.map(vector).sum::<usize>();
+        sizes.bytes += vector(&layer.attention_norm) + vector(&layer.feed_forward_norm);
+    }
+    sizes.bytes += vector(&decoder.output_norm);
+    sizes.bytes_per_step = sizes.bytes + decoder.output.as_ref().unwrap_or(&decoder.embedding).bytes();
+    sizes.bytes += decoder.embedding.bytes() + decoder.output.as_ref().map_or(0, Linear::bytes);
+    sizes
 }
 
 /// Radians per position of each rotated pair.

@@ -282,6 +282,20 @@ impl KvCache {
         }
     }
 
+    /// A second sequence with the same rows in memory of its own.
+    ///
+    /// # Errors
+    /// If the pool has not enough memory left.
+    pub fn copy(&self) -> Result<Self, CacheError> {
+        let mut copy = self.fork();
+        let blocks = self.heads.iter().map(|head| head.blocks.len()).sum();
+        let mut fresh = self.pool.take(blocks)?;
+        for block in copy.heads.iter_mut().flat_map(|head| &mut head.blocks) {
+            make_exclusive(block, &mut fresh);
+        }
+        Ok(copy)
+    }
+
     /// Carries out an eviction plan on one head: the moves `(from, to)` in order, each from a held row to a lower one,
     /// then the head is cut to its first `rows` rows. Blocks that become empty go back to the pool at once.
     ///

@@ -8,6 +8,7 @@
 pub mod attention;
 pub mod cache;
 pub mod isa;
+pub mod limits;
 pub mod linear;
 pub mod mapped;
 pub mod ops;

@@ -10,7 +10,7 @@
 //! together, not on the number of threads and not on the instruction set. All of them give the same bits.
 
 mod activations;
-mod arena;
+pub(crate) mod arena;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]

@@ -49,14 +49,14 @@ impl Chunk {
 static CURRENT: Mutex<(Weak<Chunk>, usize)> = Mutex::new((Weak::new(), 0));
 
 /// A piece of zeroed memory with one owner.
-pub(super) struct Region {
+pub(crate) struct Region {
     chunk: Arc<Chunk>,
     offset: usize,
     length: usize,
 }
 
 impl Region {
-    pub(super) fn new(length: usize) -> Result<Self, LinearError> {
+    pub(crate) fn new(length: usize) -> Result<Self, LinearError> {
         if length > SMALL {
             return Ok(Self {
                 chunk: Chunk::new(length)?,
@@ -78,12 +78,12 @@ impl Region {
         Ok(Self { chunk, offset, length })
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         // SAFETY: inside the chunk, which lives as long as `self`; only `as_mut_slice` writes, and it borrows mutably.
         unsafe { std::slice::from_raw_parts(self.chunk.start.as_ptr().add(self.offset), self.length) }
     }
 
-    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
         // SAFETY: as above; no other region overlaps, since each takes its bytes from `CURRENT` once and never returns
         // them to it.
         unsafe { std::slice::from_raw_parts_mut(self.chunk.start.as_ptr().add(self.offset), self.length) }

@@ -1,0 +1,168 @@
+//! `inertiakv bench`: how fast is a model here, and where does the time go?
+
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use anyhow::Context;
+use inertiakv::policy::{Method, Preset};
+use inertiakv::{BenchOptions, BenchRow, ModelLimits};
+use serde::Serialize;
+
+use crate::args::BenchArguments;
+use crate::figures;
+use crate::format::{count, mebibytes, percent, speed};
+use crate::printer::Printer;
+use crate::{model, settings};
+
+/// The result as it is printed in JSON.
+#[derive(Debug, Serialize)]
+struct Record {
+    model: String,
+    threads: usize,
+    kv_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<ModelLimits>,
+    rows: Vec<BenchRow>,
+}
+
+pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<()> {
+    let methods = if arguments.methods.is_empty() {
+        [Preset::Full, Preset::Inertia, Preset::InertiaLazy, Preset::ScoreFree]
+            .map(Method::from)
+            .to_vec()
+    } else {
+        arguments.methods.clone()
+    };
+    let methods = settings::methods(&methods, &arguments.budget);
+    let engine_options = settings::engine_options(&arguments.model, None);
+    let engine = model::open(&arguments.model.model, &engine_options, printer)?;
+    let limits = if arguments.limits {
+        let progress = printer.spinner("measuring the machine");
+        let limits = engine.limits()?;
+        drop(progress);
+        Some(limits)
+    } else {
+        None
+    };
+    let options = BenchOptions {
+        contexts: arguments.contexts.clone(),
+        methods,
+        tokens: arguments.tokens,
+        rounds: arguments.rounds,
+        sequences: arguments.sequences,
+    };
+    let progress = printer.bar(0, "bench");
+    let rows = engine.bench(&options, &mut |now| {
+        progress.restart(&format!("bench, context {}", count(now.context)), now.total as u64);
+        progress.set(now.done as u64);
+        ControlFlow::Continue(())
+    })?;
+    drop(progress);
+    let record = Record {
+        model: engine.info().name,
+        threads: engine.threads(),
+        kv_type: arguments.model.kv_type.to_string(),
+        limits,
+        rows,
+    };
+    if let Some(folder) = &arguments.figures {
+        draw(folder, &record, printer)?;
+    }
+    if arguments.output.json {
+        return printer.json(&record);
+    }
+    print(&record, arguments, printer)
+}
+
+fn print(record: &Record, arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&format!(
+        "{}, {} threads, {} cache, {} tokens a round, rounds: {}, sequences: {}",
+        record.model,
+        record.threads,
+        record.kv_type,
+        count(arguments.tokens),
+        arguments.rounds,
+        arguments.sequences
+    ))?;
+    if let Some(limits) = &record.limits {
+        printer.line(&format!(
+            "limits: reads {:.1} GB/s → decode {} tok/s; {:.0} G byte operations/s → prefill {} tok/s; {:.0} GFLOP/s",
+            limits.read_bytes_per_second / 1e9,
+            speed(limits.decode_tokens_per_second),
+            limits.byte_operations_per_second / 1e9,
+            speed(limits.prefill_tokens_per_second),
+            limits.float_operations_per_second / 1e9,
+        ))?;
+    }
+    let header = [
+        "context",
+        "method",
+        "prefill",
+        "tok/s",
+        "decode",
+        "tok/s",
+        "first step",
+        "step",
+        "matmul",
+        "attention",
+        "scoring",
+        "eviction",
+        "other",
+        "retained",
+        "KV",
+        "peak memory",
+    ];
+    let rows: Vec<Vec<String>> = record.rows.iter().map(cells).collect();
+    printer.table(&header, &rows, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])?;
+    printer.note(
+        "tok/s are medians of the rounds, (slowest–fastest) behind them; shares are of the decode time; attention \
+         includes adding up the mass that scores are made of; first step: scores the prompt and evicts",
+    );
+    Ok(())
+}
+
+fn cells(row: &BenchRow) -> Vec<String> {
+    let spread = |[least, most]: [f64; 2]| format!("({}–{})", speed(least), speed(most));
+    let share = row.share;
+    let mut cells = vec![
+        count(row.context),
+        row.method.clone(),
+        speed(row.prefill_tokens_per_second),
+        spread(row.prefill_spread),
+        speed(row.decode_tokens_per_second),
+        spread(row.decode_spread),
+        format!("{:.1} ms", row.first_step_milliseconds),
+        format!("{:.1} ms", row.step_milliseconds),
+    ];
+    cells.extend(
+        [
+            share.matmul,
+            share.attention,
+            share.scoring,
+            share.eviction,
+            share.other,
+        ]
+        .map(percent),
+    );
+    cells.extend([
+        count(row.retained),
+        mebibytes(row.kv_bytes),
+        row.peak_rss_bytes.map_or_else(|| "?".to_owned(), mebibytes),
+    ]);
+    cells
+}
+
+fn draw(folder: &Path, record: &Record, printer: &Printer) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder).with_context(|| {
+        format!(
+            "cannot create the folder {}; choose another for --figures",
+            folder.display()
+        )
+    })?;
+    for figure in figures::all(&record.model, &record.rows) {
+        for path in figure.write(folder)? {
+            printer.note(&format!("wrote {}", path.display()));
+        }
+    }
+    Ok(())
+}

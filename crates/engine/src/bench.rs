@@ -1,0 +1,326 @@
+//! How fast does a model run on this machine, and where does the time go?
+//!
+//! Every measurement prefills random tokens once per round and lets each method decode from a copy of that cache, so
+//! methods are compared within one run and in turns. Speed does not depend on what the tokens say.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use inertiakv_policy::Method;
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use serde::Serialize;
+
+use crate::decoder::Profile;
+use crate::{Engine, Error, Session, memory};
+
+/// Steps after the first one that do not count: caches and branch predictors get used to the shorter cache.
+const WARM_UP_STEPS: usize = 2;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Tokens of the prefill; one set of rows for each.
+    pub contexts: Vec<usize>,
+    /// Methods to decode under.
+    pub methods: Vec<Method>,
+    /// Decode steps that are timed in each round.
+    pub tokens: usize,
+    /// Rounds; what is reported is their median.
+    pub rounds: usize,
+    /// Sequences that decode together, each with a prompt of its own.
+    pub sequences: usize,
+}
+
+/// Speed at one context under one method. Field names are the keys of the JSON output.
+#[derive(Clone, Debug, Serialize)]
+pub struct BenchRow {
+    /// Tokens of the prefill.
+    pub context: usize,
+    /// Method in its textual form.
+    pub method: String,
+    /// Sequences that decoded together.
+    pub sequences: usize,
+    /// Prompt tokens per second; the median of the rounds.
+    pub prefill_tokens_per_second: f64,
+    /// Slowest and fastest round.
+    pub prefill_spread: [f64; 2],
+    /// Tokens per second of all sequences together, after the step that evicts what exceeds the budget; the median of the
+    /// rounds.
+    pub decode_tokens_per_second: f64,
+    /// Slowest and fastest round.
+    pub decode_spread: [f64; 2],
+    /// Milliseconds of a step, the median of all.
+    pub step_milliseconds: f64,
+    /// Milliseconds of the first step, which scores the whole prompt and evicts what exceeds the budget; median.
+    pub first_step_milliseconds: f64,
+    /// Where the time of the timed steps went.
+    pub share: Share,
+    /// Entries per layer and head after the last step.
+    pub retained: usize,
+    /// Bytes of the cache of one sequence after the last step, from the allocator.
+    pub kv_bytes: usize,
+    /// Most resident memory of the process from the start of the context's first prefill to its end, the copies for the
+    /// methods not included; `None` where the system does not tell.
+    pub peak_rss_bytes: Option<usize>,
+}
+
+/// Shares of the decode time; they add up to 1.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Share {
+    /// Linear layers.
+    pub matmul: f64,
+    /// Attention, the capture of its mass included.
+    pub attention: f64,
+    /// From mass to scores and utilities.
+    pub scoring: f64,
+    /// Choosing what leaves, and taking it out.
+    pub eviction: f64,
+    /// Norms, rotations, sums, embedding, sampling of nothing: the rest.
+    pub other: f64,
+}
+
+/// What a machine can do, and what that means for a model. Field names are the keys of the JSON output.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ModelLimits {
+    /// Bytes per second that all threads together read from a buffer as large as the weights of a decode step.
+    pub read_bytes_per_second: f64,
+    /// Additions and multiplications of `f32` per second, as attention needs them.
+    pub float_operations_per_second: f64,
+    /// Additions and multiplications of bytes per second, as linear layers need them.
+    pub byte_operations_per_second: f64,
+    /// Decode steps per second if they did nothing but read the weights.
+    pub decode_tokens_per_second: f64,
+    /// Prompt tokens per second if they did nothing but the byte operations of the layers' weights.
+    pub prefill_tokens_per_second: f64,
+}
+
+/// Where a benchmark is.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchProgress {
+    /// Context of the current measurement.
+    pub context: usize,
+    /// Parts done: a prefill of `context` or the steps of one method.
+    pub done: usize,
+    /// Parts in all.
+    pub total: usize,
+}
+
+impl Engine {
+    /// Measures all contexts and methods; `progress` is called after every part, and `Break` ends with
+    /// [`Error::Cancelled`].
+    pub fn bench(
+        &self,
+        options: &BenchOptions,
+        progress: &mut dyn FnMut(BenchProgress) -> ControlFlow<()>,
+    ) -> Result<Vec<BenchRow>, Error> {
+        self.check_bench(options)?;
+        let total = options.contexts.len() * options.rounds * (1 + options.methods.len());
+        let mut done = 0;
+        let mut rows = Vec::new();
+        self.warm_up()?;
+        for &context in &options.contexts {
+            let mut part_done = || {
+                done += 1;
+                match progress(BenchProgress { context, done, total }) {
+                    ControlFlow::Continue(()) => Ok(()),
+                    ControlFlow::Break(()) => Err(Error::Cancelled),
+                }
+            };
+            let mut prefill = Vec::new();
+            let mut peak = None;
+            let mut figures: Vec<Figures> = options.methods.iter().map(|_| Figures::default()).collect();
+            for round in 0..options.rounds {
+                let prompts: Vec<Session> = (0..options.sequences)
+                    .map(|sequence| {
+                        let measured = round == 0 && sequence == 0;
+                        if measured {
+                            memory::reset_peak();
+                        }
+                        let session = self.prefilled(context, (round * options.sequences + sequence) as u64)?;
+                        if measured {
+                            peak = memory::peak_resident();
+                        }
+                        prefill.push(session.report().prefill_tokens_per_second);
+                        Ok(session)
+                    })
+                    .collect::<Result<_, Error>>()?;
+                part_done()?;
+                for (method, figures) in options.methods.iter().zip(&mut figures) {
+                    figures.measure(&prompts, method, options.tokens)?;
+                    part_done()?;
+                }
+            }
+            for (method, figures) in options.methods.iter().zip(figures) {
+                rows.push(figures.row(context, method, options.sequences, &prefill, peak));
+            }
+        }
+        Ok(rows)
+    }
+
+    fn check_bench(&self, options: &BenchOptions) -> Result<(), Error> {
+        let needed = 1 + WARM_UP_STEPS + options.tokens;
+        for &context in &options.contexts {
+            if context == 0 {
+                return Err(Error::NoTokens);
+            }
+            if context + needed > self.context() {
+                return Err(Error::ContextFull {
+                    needed: context + needed,
+                    context: self.context(),
+                });
+            }
+        }
+        if options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
+            return Err(Error::NothingToMeasure);
+        }
+        options.methods.iter().try_for_each(|method| self.check_method(method))
+    }
+
+    /// The first pass through the weights pays for page faults and sleeping threads.
+    fn warm_up(&self) -> Result<(), Error> {
+        let mut session = self.prefilled(16.min(self.context() - 1), 0)?;
+        session.step(&[0])?;
+        Ok(())
+    }
+
+    fn prefilled(&self, tokens: usize, seed: u64) -> Result<Session, Error> {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let prompt: Vec<u32> = (0..tokens).map(|_| self.random_token(&mut random)).collect();
+        let mut session = self.session(&Method::full())?;
+        session.prefill(&prompt, &mut |_, _| ControlFlow::Continue(()))?;
+        Ok(session)
+    }
+
+    fn random_token(&self, random: &mut ChaCha8Rng) -> u32 {
+        random.next_u32() % self.config().vocabulary as u32
+    }
+}
+
+/// What the rounds of one method gave.
+#[derive(Default)]
+struct Figures {
+    speeds: Vec<f64>,
+    steps: Vec<f64>,
+    first_steps: Vec<f64>,
+    profile: Profile,
+    retained: usize,
+    kv_bytes: usize,
+}
+
+impl Figures {
+    fn measure(&mut self, prompts: &[Session], method: &Method, tokens: usize) -> Result<(), Error> {
+        let mut sessions = prompts
+            .iter()
+            .map(|prompt| prompt.copy(method))
+            .collect::<Result<Vec<_>, Error>>()?;
+        let engine = prompts[0].engine().clone();
+        let mut random = ChaCha8Rng::seed_from_u64(0);
+        let mut step = || -> Result<Profile, Error> {
+            let tokens: Vec<[u32; 1]> = sessions.iter().map(|_| [engine.random_token(&mut random)]).collect();
+            let tokens: Vec<&[u32]> = tokens.iter().map(<[u32; 1]>::as_slice).collect();
+            let start = std::time::Instant::now();
+            let mut sessions: Vec<&mut Session> = sessions.iter_mut().collect();
+            let reports = Session::step_together(&mut sessions, &tokens)?;
+            // The forward pass is in every session's profile; scores and evictions are each session's own.
+            let mut profile = reports[0].profile;
+            for report in &reports[1..] {
+                profile.eviction += report.profile.eviction;
+            }
+            profile.total = start.elapsed();
+            Ok(profile)
+        };
+        self.first_steps.push(milliseconds(step()?.total));
+        for _ in 0..WARM_UP_STEPS {
+            step()?;
+        }
+        let mut seconds = 0.0;
+        for _ in 0..tokens {
+            let profile = step()?;
+            seconds += profile.total.as_secs_f64();
+            self.steps.push(milliseconds(profile.total));
+            self.profile += profile;
+        }
+        self.speeds.push((tokens * prompts.len()) as f64 / seconds);
+        let report = sessions[0].report();
+        self.retained = report.retained;
+        self.kv_bytes = report.kv_bytes;
+        Ok(())
+    }
+
+    fn row(
+        self,
+        context: usize,
+        method: &Method,
+        sequences: usize,
+        prefill: &[f64],
+        peak_rss_bytes: Option<usize>,
+    ) -> BenchRow {
+        let total = self.profile.total.as_secs_f64();
+        let share = |part: Duration| part.as_secs_f64() / total;
+        let Profile {
+            matmul,
+            attention,
+            scoring,
+            eviction,
+            ..
+        } = self.profile;
+        let [matmul, attention, scoring, eviction] = [matmul, attention, scoring, eviction].map(share);
+        BenchRow {
+            context,
+            method: method.to_string(),
+            sequences,
+            prefill_tokens_per_second: median(prefill),
+            prefill_spread: spread(prefill),
+            decode_tokens_per_second: median(&self.speeds),
+            decode_spread: spread(&self.speeds),
+            step_milliseconds: median(&self.steps),
+            first_step_milliseconds: median(&self.first_steps),
+            share: Share {
+                matmul,
+                attention,
+                scoring,
+                eviction,
+                other: (1.0 - matmul - attention - scoring - eviction).max(0.0),
+            },
+            retained: self.retained,
+            kv_bytes: self.kv_bytes,
+            peak_rss_bytes,
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+/// The middle value; the mean of the two in the middle where their number is even.
+fn median(values: &[f64]) -> f64 {
+    let mut values = values.to_vec();
+    values.sort_by(f64::total_cmp);
+    let half = values.len() / 2;
+    if values.len().is_multiple_of(2) {
+        f64::midpoint(values[half - 1], values[half])
+    } else {
+        values[half]
+    }
+}
+
+fn spread(values: &[f64]) -> [f64; 2] {
+    [
+        values.iter().copied().fold(f64::INFINITY, f64::min),
+        values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{median, spread};
+
+    #[test]
+    fn medians_and_spreads() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(spread(&[3.0, 1.0, 2.0]), [1.0, 3.0]);
+    }
+}

@@ -1,0 +1,220 @@
+//! What happens in a decode step, of one session or of several together?
+
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+use inertiakv_kernels::attention::{GroupPooling, Mass};
+use inertiakv_kernels::cache::KvCache;
+use inertiakv_policy::{self as policy, EvictionPlan, HeadObservation, PolicyState, StepNeeds};
+
+use super::{CHUNK, Session};
+use crate::Error;
+use crate::backend::CpuBackend;
+use crate::decoder::{Capture, Observer, Profile, Sequence};
+use crate::engine::Logits;
+use crate::report::StepReport;
+
+/// Runs the tokens `runs[i]`, which have been checked, as one step of `sessions[i]`, all of one engine.
+///
+/// Steps longer than a chunk run their first chunks alone; the last chunks of all run together, since scores come from
+/// there.
+pub(super) fn run(
+    sessions: &mut [&mut Session],
+    runs: &[Vec<u32>],
+    progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Vec<StepReport>, Error> {
+    for session in sessions.iter_mut() {
+        session.broken = true;
+        session.deferred = None;
+    }
+    let engine = sessions[0].engine.clone();
+    let mut steps = Vec::with_capacity(sessions.len());
+    for (session, run) in sessions.iter_mut().zip(runs) {
+        steps.push(Step::begin(session, run, progress)?);
+    }
+    let mut shared = Profile::default();
+    let mut logits: Vec<Vec<f32>> = sessions
+        .iter_mut()
+        .map(|session| std::mem::take(&mut session.logits))
+        .collect();
+    {
+        let mut batch: Vec<Sequence<'_, CpuBackend>> = sessions
+            .iter_mut()
+            .zip(&mut steps)
+            .map(|(session, step)| Sequence {
+                tokens: step.last,
+                position: session.position,
+                cache: &mut session.cache,
+                observer: Some(step),
+            })
+            .collect();
+        let mut logits: Vec<&mut Vec<f32>> = logits.iter_mut().collect();
+        engine.forward(&mut batch, Logits::Last(&mut logits), &mut shared)?;
+    }
+    let finished = sessions.iter_mut().zip(steps).zip(runs).zip(logits);
+    finished
+        .map(|(((session, mut step), run), logits)| {
+            session.logits = logits;
+            session.advance(step.last);
+            step.profile += shared;
+            if progress(run.len(), run.len()).is_break() {
+                return Err(Error::Cancelled);
+            }
+            step.finish(session, run)
+        })
+        .collect()
+}
+
+/// A step under way: shows each layer's attention to the policy.
+struct Step<'a> {
+    /// Out of the session while the step runs, since the forward pass borrows both.
+    state: PolicyState,
+    needs: StepNeeds,
+    /// The tokens of the last chunk.
+    last: &'a [u32],
+    features: Features,
+    profile: Profile,
+}
+
+impl<'a> Step<'a> {
+    /// Runs all chunks but the last.
+    fn begin(
+        session: &mut Session,
+        tokens: &'a [u32],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Self, Error> {
+        let mut state = session.take_policy()?;
+        let needs = state.begin_step(tokens.len());
+        let mut profile = Profile::default();
+        // A short first chunk, so that the last one has every query that may be scored.
+        let (short, long) = tokens.split_at(tokens.len() % CHUNK);
+        let mut chunks = [short]
+            .into_iter()
+            .chain(long.chunks(CHUNK))
+            .filter(|chunk| !chunk.is_empty());
+        let last = chunks.next_back().unwrap_or_default();
+        let mut done = 0;
+        for chunk in chunks {
+            session.run(chunk, Logits::Nothing, &mut profile)?;
+            done += chunk.len();
+            if progress(done, tokens.len()).is_break() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(Self {
+            state,
+            needs,
+            last,
+            features: Features::default(),
+            profile,
+        })
+    }
+
+    /// Evicts, and puts the session together again.
+    fn finish(mut self, session: &mut Session, tokens: &[u32]) -> Result<StepReport, Error> {
+        session.note_peak();
+        let start = Instant::now();
+        let before = session.retained_entries();
+        let plan = self.state.finish_step()?;
+        session.evict(&plan)?;
+        self.profile.eviction += start.elapsed();
+        self.profile.total += start.elapsed();
+        let retained = session.retained_entries();
+        let report = StepReport {
+            step: self.state.step(),
+            tokens: tokens.len(),
+            refresh: self.needs.refresh,
+            evicted: before - retained,
+            retained,
+            kv_bytes: session.cache.bytes(),
+            profile: self.profile,
+        };
+        session.policy = Some(self.state);
+        session.figures.decode += self.profile;
+        if tokens.len() == 1 {
+            session.figures.single_steps += 1;
+            session.figures.single_time += self.profile.total;
+        }
+        session.broken = false;
+        Ok(report)
+    }
+
+    /// Queries that the mass sums over.
+    fn queries(&self) -> usize {
+        self.last.len().min(self.needs.window)
+    }
+}
+
+impl Session {
+    fn evict(&mut self, plan: &EvictionPlan) -> Result<(), Error> {
+        if matches!(plan, EvictionPlan::Nothing) {
+            return Ok(());
+        }
+        let config = self.engine.config();
+        for layer in 0..config.layers {
+            for head in 0..config.kv_heads {
+                if let Some(plan) = plan.for_head(layer, head) {
+                    self.cache.apply(layer, head, &plan.moves, plan.rows)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Norms and similarities of a layer's entries, one vector per KV head, reused between layers.
+#[derive(Default)]
+struct Features {
+    value_norms: Vec<Vec<f32>>,
+    key_norms: Vec<Vec<f32>>,
+    key_similarities: Vec<Vec<f32>>,
+}
+
+impl Observer<CpuBackend> for Step<'_> {
+    fn wants(&self, layer: usize) -> Option<Capture> {
+        self.needs.needs(layer).then(|| Capture {
+            mass: self.needs.features.mass.then_some((
+                match self.needs.group_pooling {
+                    policy::GroupPooling::Sum => GroupPooling::Sum,
+                    policy::GroupPooling::Max => GroupPooling::Max,
+                },
+                self.queries(),
+            )),
+        })
+    }
+
+    fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
+        let wanted = self.needs.features;
+        let queries = self.queries();
+        let heads = cache.pool().config().kv_heads;
+        let fill = |buffers: &mut Vec<Vec<f32>>, wanted: bool, read: &dyn Fn(usize, &mut Vec<f32>)| {
+            buffers.resize_with(heads, Vec::new);
+            if wanted {
+                buffers
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(head, buffer)| read(head, buffer));
+            }
+        };
+        let features = &mut self.features;
+        fill(&mut features.value_norms, wanted.value_norm, &|head, out| {
+            cache.value_norms(layer, head, out);
+        });
+        fill(&mut features.key_norms, wanted.key_norm, &|head, out| {
+            cache.key_norms(layer, head, out);
+        });
+        fill(&mut features.key_similarities, wanted.key_similarity, &|head, out| {
+            cache.key_similarity(layer, head, out);
+        });
+        let observations: Vec<HeadObservation<'_>> = (0..heads)
+            .map(|head| HeadObservation {
+                mass: if wanted.mass { mass.heads[head].as_slice() } else { &[] },
+                value_norm: &features.value_norms[head],
+                key_norm: &features.key_norms[head],
+                key_similarity: &features.key_similarities[head],
+            })
+            .collect();
+        self.state.observe(layer, queries, &observations)?;
+        Ok(())
+    }
+}
