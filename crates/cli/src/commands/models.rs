@@ -242,16 +242,21 @@ fn path(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
 }
 
 fn remove(store: &Store, arguments: &ModelNamesArguments, printer: &Printer) -> anyhow::Result<()> {
-    let mut removed = Vec::new();
+    let mut paths = Vec::new();
     for name in &arguments.models {
-        let path = store.remove(name)?;
+        let removed = store.remove(name)?;
         if !arguments.output.json {
-            printer.line(&format!("removed {}", path.display()))?;
+            for path in &removed.leftovers {
+                printer.line(&format!("removed {}, left by an interrupted download", path.display()))?;
+            }
+            if let Some(path) = &removed.model {
+                printer.line(&format!("removed {}", path.display()))?;
+            }
         }
-        removed.push(path);
+        paths.extend(removed.leftovers.into_iter().chain(removed.model));
     }
     if arguments.output.json {
-        printer.json(&serde_json::json!({ "removed": removed }))?;
+        printer.json(&serde_json::json!({ "removed": paths }))?;
     }
     Ok(())
 }
