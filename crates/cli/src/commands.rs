@@ -13,7 +13,7 @@ use inertiakv::policy::{Method, Preset};
 use inertiakv::{Error, FinishReason, GenerateOptions, Generation, RunReport, Session};
 use serde::Serialize;
 
-use crate::format::{count, mebibytes, percent, rate};
+use crate::format::{count, counted, mebibytes, percent, rate};
 use crate::printer::Printer;
 
 /// The methods that `demo` and `compare` show side by side.
@@ -103,19 +103,19 @@ pub(crate) fn stream_answer(
 /// A run in one line. `seen` counts all tokens that ran, evicted or not.
 pub(crate) fn summary(report: &RunReport, seen: usize) -> String {
     let kept = report.retained as f64 / seen.max(1) as f64;
-    let budget = report.budget.map_or_else(
-        || "no budget".to_owned(),
-        |budget| format!("budget {}, refresh {}", count(budget), report.refresh),
-    );
+    let budget = match (report.budget, &report.refresh) {
+        (Some(budget), Some(refresh)) => format!("budget {}, refresh {refresh}", count(budget)),
+        _ => "no budget".to_owned(),
+    };
     format!(
-        "{}: kept {} of {} entries ({}; {budget}) · KV {} → {} · prefill {} tokens, {} · decode {}, scoring {}",
+        "{}: kept {} of {} ({}; {budget}) · KV {} → {} · prefill {}, {} · decode {}, scoring {}",
         report.method,
         count(report.retained),
-        count(seen),
+        counted(seen, "entry"),
         percent(kept),
         mebibytes(report.kv_bytes_prefill),
         mebibytes(report.kv_bytes),
-        count(report.prompt_tokens),
+        counted(report.prompt_tokens, "token"),
         rate(report.prefill_tokens_per_second),
         rate(report.decode_tokens_per_second),
         percent(report.scoring_share),

@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
         model::warn_of_no_eviction(method, &run.record.report, printer);
     }
     if arguments.output.json {
-        let model = engine.info().name;
+        let model = engine.name().to_owned();
         return printer.json(&Runs { model, runs });
     }
     show(&runs, printer)

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::args::PerplexityArguments;
 use crate::failure::usage;
-use crate::format::count;
+use crate::format::{count, counted};
 use crate::printer::Printer;
 use crate::{input, model, settings};
 
@@ -55,17 +55,17 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
     if arguments.output.json {
         return printer.json(&Record {
             result,
-            model: engine.info().name,
+            model: engine.name().to_owned(),
             method,
             context: arguments.context,
         });
     }
     printer.line(&format!("perplexity {:.4}", result.perplexity))?;
     printer.note(&format!(
-        "{method}: nll {:.4} over {} tokens, {} windows of {}",
+        "{method}: nll {:.4} over {}, {} of {}",
         result.nll,
-        count(result.tokens),
-        result.chunks,
+        counted(result.tokens, "token"),
+        counted(result.chunks, "window"),
         count(arguments.context)
     ));
     Ok(())
