@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
         }
         None => None,
     };
-    let text = input::read_file(&arguments.file)?;
+    let text = input::long_text(&arguments.file)?;
     let engine_options = settings::engine_options(&arguments.model, None);
     let engine = model::open(&arguments.model.model, &engine_options, printer)?;
     let tokenizer = engine.tokenizer();
