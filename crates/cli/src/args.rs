@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use inertiakv::policy::{Budget, Method};
 use inertiakv::{KvType, catalog};
@@ -125,7 +126,7 @@ pub(crate) enum Command {
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArguments {
     /// A name that `inertiakv models list` shows, or the path of a GGUF file
-    #[arg(short, long, env = "INERTIAKV_MODEL", hide_env = true, default_value = catalog::DEFAULT_MODEL)]
+    #[arg(short, long, value_parser = NonEmptyStringValueParser::new(), default_value_t = settings::default_model())]
     pub(crate) model: String,
 
     /// Element type of the KV cache: `f16`, `f32` or `q8_0`
@@ -350,7 +351,7 @@ pub(crate) struct PerplexityArguments {
     pub(crate) file: PathBuf,
 
     /// Tokens of a window
-    #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Input")]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = settings::window, help_heading = "Input")]
     pub(crate) context: usize,
 
     /// Most windows to use [default: all that the text fills]

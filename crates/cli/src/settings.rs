@@ -1,7 +1,7 @@
 //! What does that mean? Values of arguments, and arguments together, as plain settings.
 
 use inertiakv::policy::{Budget, Method, Ratio};
-use inertiakv::{EngineOptions, GenerateOptions, Sampling};
+use inertiakv::{EngineOptions, GenerateOptions, Sampling, catalog};
 
 use crate::args::{BudgetArguments, ContextArguments, ModelArguments, SamplingArguments};
 use crate::failure::usage;
@@ -9,10 +9,28 @@ use crate::failure::usage;
 /// Below this many entries even a good ranking loses the thread.
 pub(crate) const SMALL_BUDGET: usize = 32;
 
+/// The model where `-m` is not given.
+pub(crate) fn default_model() -> String {
+    std::env::var_os("INERTIAKV_MODEL")
+        .filter(|model| !model.is_empty())
+        .map_or_else(
+            || catalog::DEFAULT_MODEL.to_owned(),
+            |model| model.to_string_lossy().into_owned(),
+        )
+}
+
 /// A whole number that is not zero.
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(0) | Err(_) => Err("it must be a whole number of at least 1".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// Tokens of a perplexity window: half of it is scored, and its first token never is.
+pub(crate) fn window(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(..4) | Err(_) => Err("it must be a whole number of at least 4".to_owned()),
         Ok(number) => Ok(number),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use inertiakv::{Perplexity, PerplexityOptions};
+use inertiakv::{Error, Perplexity, PerplexityOptions};
 use serde::Serialize;
 
 use crate::args::PerplexityArguments;
@@ -45,10 +45,14 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
         method: method.clone(),
     };
     let progress = printer.bar(0, "perplexity");
-    let result = engine.perplexity(&tokens, &options, &mut |now| {
+    let measured = engine.perplexity(&tokens, &options, &mut |now| {
         progress.restart(&format!("perplexity {:.4}", now.perplexity), now.chunks as u64);
         progress.set(now.chunk as u64);
         ControlFlow::Continue(())
+    });
+    let result = measured.map_err(|error| match error {
+        Error::Window { .. } => usage(error.to_string()),
+        error => error.into(),
     })?;
     drop(progress);
     let method = method.map_or_else(|| "full".to_owned(), |method| method.to_string());
