@@ -11,6 +11,7 @@ mod commands;
 mod failure;
 mod format;
 mod input;
+mod log;
 mod model;
 mod printer;
 mod prompt;
@@ -26,8 +27,8 @@ use printer::Printer;
 fn main() -> ExitCode {
     // Wrong usage ends here, with clap's message and exit code 2.
     let arguments = Arguments::parse();
-    start_log(arguments.verbose);
     let printer = Printer::new();
+    log::start(arguments.verbose, printer.clone());
     let result = match &arguments.command {
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
@@ -45,22 +46,4 @@ fn main() -> ExitCode {
             ExitCode::from(if failure::is_usage(&error) { 2 } else { 1 })
         }
     }
-}
-
-/// Sends the log to stderr. `RUST_LOG` decides what is logged, else the number of `-v`.
-fn start_log(verbose: u8) {
-    use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-    let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && printer::colours_wanted())
-        .init();
 }
