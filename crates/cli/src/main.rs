@@ -1,7 +1,8 @@
 //! How does a person use it? The `inertiakv` command.
 //!
 //! Arguments ([`args`]) become plain settings ([`settings`]), a command gets them and a [`printer::Printer`], which is
-//! the only place that writes to the terminal. Exit codes: 0 done, 1 failed, 2 used wrongly.
+//! the only place that writes to the terminal. Exit codes: 0 done, 1 failed, 2 used wrongly, 130 stopped
+//! by Ctrl-C.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -11,6 +12,7 @@ mod commands;
 mod failure;
 mod format;
 mod input;
+mod interrupt;
 mod log;
 mod model;
 mod printer;
@@ -41,6 +43,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has gone (`inertiakv … | head`): nobody is left to tell.
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if failure::is_interruption(&error) => {
+            printer.note("interrupted");
+            ExitCode::from(interrupt::EXIT_CODE)
+        }
         Err(error) => {
             printer.error(&format!("{error:#}"));
             ExitCode::from(if failure::is_usage(&error) { 2 } else { 1 })

@@ -219,10 +219,15 @@ impl Progress {
     /// A callback for the engine's prefill.
     pub(crate) fn watch(&self) -> impl FnMut(usize, usize) -> ControlFlow<()> + '_ {
         |done, total| {
-            self.bar.set_length(total as u64);
-            self.bar.set_position(done as u64);
+            self.show(done, total);
             ControlFlow::Continue(())
         }
+    }
+
+    /// How much of how much is done.
+    pub(crate) fn show(&self, done: usize, total: usize) {
+        self.bar.set_length(total as u64);
+        self.bar.set_position(done as u64);
     }
 }
 

@@ -3,7 +3,7 @@
 use inertiakv::policy::{Budget, Method, Ratio};
 use inertiakv::{EngineOptions, GenerateOptions, Sampling, catalog};
 
-use crate::args::{BudgetArguments, ContextArguments, ModelArguments, SamplingArguments};
+use crate::args::{BudgetArguments, ContextArguments, GenerationArguments, ModelArguments, SamplingArguments};
 use crate::failure::usage;
 
 /// Below this many entries even a good ranking loses the thread.
@@ -108,7 +108,15 @@ pub(crate) fn methods(given: &[Method], budget: &BudgetArguments) -> Vec<Method>
 }
 
 /// How to generate.
-pub(crate) fn generation(arguments: &SamplingArguments, ignore_end: bool) -> anyhow::Result<GenerateOptions> {
+pub(crate) fn generation(arguments: &GenerationArguments) -> anyhow::Result<GenerateOptions> {
+    Ok(GenerateOptions {
+        ignore_end: arguments.ignore_end,
+        ..answers(&arguments.sampling)?
+    })
+}
+
+/// How to generate answers that end where the model ends them.
+pub(crate) fn answers(arguments: &SamplingArguments) -> anyhow::Result<GenerateOptions> {
     let sampling = Sampling {
         temperature: arguments.temperature,
         top_k: arguments.top_k,
@@ -122,7 +130,7 @@ pub(crate) fn generation(arguments: &SamplingArguments, ignore_end: bool) -> any
         max_tokens: arguments.max_tokens,
         sampling,
         stop: arguments.stop.clone(),
-        ignore_end,
+        ignore_end: false,
     })
 }
 
