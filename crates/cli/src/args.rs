@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use inertiakv::policy::{Budget, Method};
 use inertiakv::{KvType, catalog};
@@ -37,7 +38,9 @@ will be asked; the question is the first decode step, and the budget counts the 
 template both are one user message, context first and an empty line between them: everything up to the context's end is \
 prefilled, the question and the end of the template are the step.
 
-Temperature 0 (the default) takes the most likely token; the other sampling options then have no effect.";
+Temperature 0 (the default) takes the most likely token; the other sampling options then have no effect.
+
+Ctrl-C stops the answer and reports what there is; a second one ends at once.";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -55,8 +58,11 @@ Examples:
   inertiakv chat --method inertia:ratio=0.8 --temperature 0.7
   printf 'Hello!\\nWhat did I just say?\\n' | inertiakv chat
 
-The default method keeps 1,024 entries however long the conversation gets. A ratio budget grows with what you write. \
-Type /help for commands; Ctrl-D ends the chat.";
+The default method keeps 1,024 entries, so memory stays bounded; a ratio budget grows with what you write. The \
+conversation itself lasts as long as the model's context: every token counts, also those that were evicted. When it is \
+full, /reset starts anew.
+
+Type /help for commands. Ctrl-C stops an answer, what was said stays; at the prompt Ctrl-C or Ctrl-D ends the chat.";
 
 const PERPLEXITY_EXAMPLES: &str = "\
 Examples:
@@ -139,7 +145,7 @@ pub(crate) enum Command {
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArguments {
     /// A name that `inertiakv models list` shows, or the path of a GGUF file
-    #[arg(short, long, env = "INERTIAKV_MODEL", hide_env = true, default_value = catalog::DEFAULT_MODEL)]
+    #[arg(short, long, value_parser = NonEmptyStringValueParser::new(), default_value_t = settings::default_model())]
     pub(crate) model: String,
 
     /// Element type of the KV cache: `f16`, `f32` or `q8_0`
@@ -221,6 +227,18 @@ pub(crate) struct SamplingArguments {
     pub(crate) stop: Vec<String>,
 }
 
+/// How one answer is generated.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Generation")]
+pub(crate) struct GenerationArguments {
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArguments,
+
+    /// Go on past the model's end of turn, up to -n tokens
+    #[arg(long)]
+    pub(crate) ignore_end: bool,
+}
+
 /// The text to work on.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Input")]
@@ -252,6 +270,17 @@ pub(crate) struct InputArguments {
     pub(crate) raw: bool,
 }
 
+/// A text and the model that reads it.
+#[derive(Debug, Args)]
+pub(crate) struct PromptArguments {
+    #[command(flatten)]
+    pub(crate) input: InputArguments,
+    #[command(flatten)]
+    pub(crate) model: ModelArguments,
+    #[command(flatten)]
+    pub(crate) context: ContextArguments,
+}
+
 /// Output for programs.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
@@ -279,20 +308,11 @@ pub(crate) struct DemoArguments {
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
     #[command(flatten)]
-    pub(crate) input: InputArguments,
-    #[command(flatten)]
-    pub(crate) model: ModelArguments,
-    #[command(flatten)]
-    pub(crate) context: ContextArguments,
+    pub(crate) prompt: PromptArguments,
     #[command(flatten)]
     pub(crate) method: MethodArguments,
     #[command(flatten)]
-    pub(crate) sampling: SamplingArguments,
-
-    /// Go on past the model's end of turn, up to -n tokens
-    #[arg(long, help_heading = "Generation")]
-    pub(crate) ignore_end: bool,
-
+    pub(crate) generation: GenerationArguments,
     #[command(flatten)]
     pub(crate) output: OutputArguments,
 }
@@ -300,11 +320,7 @@ pub(crate) struct RunArguments {
 #[derive(Debug, Args)]
 pub(crate) struct CompareArguments {
     #[command(flatten)]
-    pub(crate) input: InputArguments,
-    #[command(flatten)]
-    pub(crate) model: ModelArguments,
-    #[command(flatten)]
-    pub(crate) context: ContextArguments,
+    pub(crate) prompt: PromptArguments,
 
     /// A method to compare; may be given several times
     #[arg(long, value_name = "METHOD", help_heading = "Method")]
@@ -317,12 +333,7 @@ pub(crate) struct CompareArguments {
     #[command(flatten)]
     pub(crate) budget: BudgetArguments,
     #[command(flatten)]
-    pub(crate) sampling: SamplingArguments,
-
-    /// Go on past the model's end of turn, up to -n tokens
-    #[arg(long, help_heading = "Generation")]
-    pub(crate) ignore_end: bool,
-
+    pub(crate) generation: GenerationArguments,
     #[command(flatten)]
     pub(crate) output: OutputArguments,
 }
@@ -364,7 +375,7 @@ pub(crate) struct PerplexityArguments {
     pub(crate) file: PathBuf,
 
     /// Tokens of a window
-    #[arg(long, value_name = "N", default_value_t = 512, help_heading = "Input")]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = settings::window, help_heading = "Input")]
     pub(crate) context: usize,
 
     /// Most windows to use [default: all that the text fills]

@@ -14,7 +14,8 @@ use inertiakv::policy::{Method, Preset};
 use inertiakv::{Error, FinishReason, GenerateOptions, Generation, RunReport, Session};
 use serde::Serialize;
 
-use crate::format::{count, mebibytes, percent, rate};
+use crate::format::{count, counted, mebibytes, percent, rate};
+use crate::interrupt::Stoppable;
 use crate::printer::Printer;
 
 /// The methods that `demo` and `compare` show side by side.
@@ -59,7 +60,8 @@ pub(crate) struct Runs<R> {
     pub(crate) runs: Vec<R>,
 }
 
-/// Asks the question, if there is one, as one step, then generates.
+/// Asks the question, if there is one, as one step, then generates. While the question runs `on_text` is called with no
+/// text, so that it can stop that too; the session is of no further use then.
 pub(crate) fn answer(
     session: &mut Session,
     question: Option<&[u32]>,
@@ -67,56 +69,52 @@ pub(crate) fn answer(
     on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<(RunReport, Generation), Error> {
     if let Some(question) = question {
-        session.step(question)?;
+        session.step_watched(question, &mut |_, _| on_text(""))?;
     }
     let generation = session.generate(options, on_text)?;
     Ok((session.report(), generation))
 }
 
-/// [`answer`], shown as it comes unless `quiet`. Output that cannot be written ends the generation.
+/// [`answer`], shown as it comes unless `quiet`. Ctrl-C ends the generation, and so does output that cannot be written.
 pub(crate) fn stream_answer(
     session: &mut Session,
     question: Option<&[u32]>,
     options: &GenerateOptions,
+    stoppable: &Stoppable,
     printer: &Printer,
     quiet: bool,
 ) -> anyhow::Result<(RunReport, Generation)> {
     let mut write_error = None;
-    let answered =
-        answer(
-            session,
-            question,
-            options,
-            &mut |piece| match if quiet { Ok(()) } else { printer.piece(piece) } {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(error) => {
-                    write_error = Some(error);
-                    ControlFlow::Break(())
-                }
-            },
-        )?;
+    let mut show = |piece: &str| match if quiet { Ok(()) } else { printer.piece(piece) } {
+        Ok(()) => stoppable.flow(),
+        Err(error) => {
+            write_error = Some(error);
+            ControlFlow::Break(())
+        }
+    };
+    let answered = answer(session, question, options, &mut show);
     match write_error {
         Some(error) => Err(error.into()),
-        None => Ok(answered),
+        None => Ok(answered?),
     }
 }
 
 /// A run in one line. `seen` counts all tokens that ran, evicted or not.
 pub(crate) fn summary(report: &RunReport, seen: usize) -> String {
     let kept = report.retained as f64 / seen.max(1) as f64;
-    let budget = report.budget.map_or_else(
-        || "no budget".to_owned(),
-        |budget| format!("budget {}, refresh {}", count(budget), report.refresh),
-    );
+    let budget = match (report.budget, &report.refresh) {
+        (Some(budget), Some(refresh)) => format!("budget {}, refresh {refresh}", count(budget)),
+        _ => "no budget".to_owned(),
+    };
     format!(
-        "{}: kept {} of {} entries ({}; {budget}) · KV {} → {} · prefill {} tokens, {} · decode {}, scoring {}",
+        "{}: kept {} of {} ({}; {budget}) · KV {} → {} · prefill {}, {} · decode {}, scoring {}",
         report.method,
         count(report.retained),
-        count(seen),
+        counted(seen, "entry"),
         percent(kept),
         mebibytes(report.kv_bytes_prefill),
         mebibytes(report.kv_bytes),
-        count(report.prompt_tokens),
+        counted(report.prompt_tokens, "token"),
         rate(report.prefill_tokens_per_second),
         rate(report.decode_tokens_per_second),
         percent(report.scoring_share),

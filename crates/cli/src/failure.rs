@@ -25,6 +25,25 @@ pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
     error.chain().any(<dyn std::error::Error>::is::<UsageError>)
 }
 
+/// Ctrl-C ended the command before it was done.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Whether the user stopped the command. The engine is cancelled for no other reason.
+pub(crate) fn is_interruption(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .any(|cause| cause.is::<Interrupted>() || matches!(cause.downcast_ref(), Some(inertiakv::Error::Cancelled)))
+}
+
 /// Whether the error is that nobody reads our output any more.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error

@@ -25,6 +25,18 @@ pub(crate) fn count(number: usize) -> String {
     text
 }
 
+/// A number with what it counts: `1 entry`, `1,234 entries`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    let number = match number {
+        1 => return format!("1 {noun}"),
+        _ => count(number),
+    };
+    match noun.strip_suffix('y') {
+        Some(stem) => format!("{number} {stem}ies"),
+        None => format!("{number} {noun}s"),
+    }
+}
+
 /// A rate: `123 tok/s`, `1.2 tok/s`.
 pub(crate) fn rate(tokens_per_second: f64) -> String {
     format!("{} tok/s", speed(tokens_per_second))
@@ -43,7 +55,7 @@ pub(crate) fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, mebibytes, megabytes, percent, rate};
+    use super::{count, counted, mebibytes, megabytes, percent, rate};
 
     #[test]
     fn numbers_read_well() {
@@ -51,6 +63,9 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(1_000), "1,000");
         assert_eq!(count(12_345_678), "12,345,678");
+        assert_eq!(counted(0, "token"), "0 tokens");
+        assert_eq!(counted(1, "entry"), "1 entry");
+        assert_eq!(counted(2_000, "entry"), "2,000 entries");
         assert_eq!(mebibytes(1 << 20), "1.00 MiB");
         assert_eq!(mebibytes(150 << 20), "150.0 MiB");
         assert_eq!(megabytes(98_362_432), "98 MB");

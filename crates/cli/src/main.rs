@@ -1,7 +1,8 @@
 //! How does a person use it? The `inertiakv` command.
 //!
 //! Arguments ([`args`]) become plain settings ([`settings`]), a command gets them and a [`printer::Printer`], which is
-//! the only place that writes to the terminal. Exit codes: 0 done, 1 failed, 2 used wrongly.
+//! the only place that writes to the terminal. Exit codes: 0 done, 1 failed, 2 used wrongly, 130 stopped
+//! by Ctrl-C.
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -12,6 +13,8 @@ mod failure;
 mod figures;
 mod format;
 mod input;
+mod interrupt;
+mod log;
 mod model;
 mod printer;
 mod prompt;
@@ -27,8 +30,8 @@ use printer::Printer;
 fn main() -> ExitCode {
     // Wrong usage ends here, with clap's message and exit code 2.
     let arguments = Arguments::parse();
-    start_log(arguments.verbose);
     let printer = Printer::new();
+    log::start(arguments.verbose, printer.clone());
     let result = match &arguments.command {
         Command::Demo(arguments) => commands::demo::run(arguments, &printer),
         Command::Run(arguments) => commands::run::run(arguments, &printer),
@@ -42,27 +45,13 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has gone (`inertiakv … | head`): nobody is left to tell.
         Err(error) if failure::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if failure::is_interruption(&error) => {
+            printer.note("interrupted");
+            ExitCode::from(interrupt::EXIT_CODE)
+        }
         Err(error) => {
             printer.error(&format!("{error:#}"));
             ExitCode::from(if failure::is_usage(&error) { 2 } else { 1 })
         }
     }
-}
-
-/// Sends the log to stderr. `RUST_LOG` decides what is logged, else the number of `-v`.
-fn start_log(verbose: u8) {
-    use std::io::IsTerminal;
-    use tracing_subscriber::EnvFilter;
-    let level = match verbose {
-        0 => "warn",
-        1 => "info",
-        2 => "debug",
-        _ => "trace",
-    };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal() && printer::colours_wanted())
-        .init();
 }

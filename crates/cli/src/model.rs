@@ -1,11 +1,11 @@
 //! How does a command get its engine, and what does it warn about before it runs?
 
-use anyhow::Context;
 use inertiakv::catalog::Store;
 use inertiakv::policy::Method;
-use inertiakv::{Engine, EngineOptions, RunReport};
+use inertiakv::{Engine, EngineOptions, Error, RunReport};
 
-use crate::format::count;
+use crate::failure::usage;
+use crate::format::{count, counted};
 use crate::printer::Printer;
 use crate::settings::SMALL_BUDGET;
 
@@ -13,7 +13,11 @@ use crate::settings::SMALL_BUDGET;
 pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> anyhow::Result<Engine> {
     let path = Store::open()?.resolve(model)?;
     let progress = printer.spinner(&format!("loading {model}"));
-    let engine = Engine::open(&path, options).with_context(|| format!("cannot load `{}`", path.display()))?;
+    let engine = Engine::open(&path, options).map_err(|error| match error {
+        // The file is fine, what was asked of it is not.
+        Error::ContextOption { .. } | Error::Threads { .. } => usage(error.to_string()),
+        error => anyhow::Error::new(error).context(format!("cannot load `{}`", path.display())),
+    })?;
     drop(progress);
     tracing::info!(path = %path.display(), threads = engine.threads(), context = engine.context(), "model loaded");
     Ok(engine)
@@ -25,8 +29,8 @@ pub(crate) fn warn_of_small_budget(method: &Method, prompt_tokens: usize, printe
         && budget < SMALL_BUDGET
     {
         printer.warn(&format!(
-            "the budget of `{method}` is {budget} of {} entries; below {SMALL_BUDGET} answers suffer badly. Keep more, for example --budget 128",
-            count(prompt_tokens)
+            "the budget of `{method}` is {budget} of {}; below {SMALL_BUDGET} answers suffer badly. Keep more, for example --budget 128",
+            counted(prompt_tokens, "entry")
         ));
     }
 }
@@ -38,8 +42,8 @@ pub(crate) fn warn_of_no_eviction(method: &Method, report: &RunReport, printer: 
         && report.evictions == 0
     {
         printer.warn(&format!(
-            "`{method}` evicted nothing: the {} entries never exceeded the budget of {}",
-            count(report.peak_entries),
+            "`{method}` evicted nothing: the {} never exceeded the budget of {}",
+            counted(report.peak_entries, "entry"),
             count(budget)
         ));
     }

@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 /// Writes results and talks to the user.
+#[derive(Clone)]
 pub(crate) struct Printer {
     /// Whether standard error may have colours.
     colour: bool,
@@ -20,7 +21,7 @@ pub(crate) struct Printer {
 }
 
 /// Whether the user's environment allows colours.
-pub(crate) fn colours_wanted() -> bool {
+fn colours_wanted() -> bool {
     let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
@@ -95,12 +96,39 @@ impl Printer {
 
     /// Something the user should know before trusting the result.
     pub(crate) fn warn(&self, text: &str) {
-        self.say(&format!("{} {text}", self.paint("1;33", "warning:")));
+        self.say(&format!("{} {text}", self.warning_label()));
     }
 
     /// Why there is no result.
     pub(crate) fn error(&self, text: &str) {
-        self.say(&format!("{} {text}", self.paint("1;31", "error:")));
+        self.say(&format!("{} {text}", self.error_label()));
+    }
+
+    /// What a warning begins with.
+    pub(crate) fn warning_label(&self) -> String {
+        self.paint("1;33", "warning:")
+    }
+
+    /// What an error begins with.
+    pub(crate) fn error_label(&self) -> String {
+        self.paint("1;31", "error:")
+    }
+
+    /// What takes a drawn progress out of the way of a line on standard error; it is drawn again below.
+    pub(crate) fn over_progress(&self) -> &'static str {
+        if self.terminal { "\r\x1b[K" } else { "" }
+    }
+
+    /// Whether standard error may have colours.
+    pub(crate) fn has_colour(&self) -> bool {
+        self.colour
+    }
+
+    /// Ends the line that a terminal shows now, such as a prompt or a bar with `^C` after it.
+    pub(crate) fn end_line(&self) {
+        if self.terminal {
+            self.say("");
+        }
     }
 
     /// Asks for a line of input; nothing where no one sits at a terminal.
@@ -191,10 +219,15 @@ impl Progress {
     /// A callback for the engine's prefill.
     pub(crate) fn watch(&self) -> impl FnMut(usize, usize) -> ControlFlow<()> + '_ {
         |done, total| {
-            self.bar.set_length(total as u64);
-            self.bar.set_position(done as u64);
+            self.show(done, total);
             ControlFlow::Continue(())
         }
+    }
+
+    /// How much of how much is done.
+    pub(crate) fn show(&self, done: usize, total: usize) {
+        self.bar.set_length(total as u64);
+        self.bar.set_position(done as u64);
     }
 }
 

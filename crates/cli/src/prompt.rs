@@ -5,8 +5,20 @@ use inertiakv::Engine;
 use inertiakv::chat_template::{ChatTemplate, Message, TemplateError};
 use inertiakv::tokenizer::Segment;
 
-use crate::args::InputArguments;
-use crate::format::count;
+use crate::args::{InputArguments, PromptArguments};
+use crate::format::{count, counted};
+use crate::printer::Printer;
+use crate::{input, model, settings};
+
+/// Loads the model, and makes a prompt that fits it of the text.
+pub(crate) fn prepare(arguments: &PromptArguments, printer: &Printer) -> anyhow::Result<(Engine, Prompt)> {
+    let text = input::text(&arguments.input)?;
+    let options = settings::engine_options(&arguments.model, Some(&arguments.context));
+    let engine = model::open(&arguments.model.model, &options, printer)?;
+    let prompt = Prompt::new(&engine, &arguments.input, &text)?;
+    prompt.check_length(&engine)?;
+    Ok((engine, prompt))
+}
 
 /// The tokens of one prompt.
 pub(crate) struct Prompt {
@@ -18,7 +30,7 @@ pub(crate) struct Prompt {
 
 impl Prompt {
     /// Applies the chat template, or with `--raw` none.
-    pub(crate) fn new(engine: &Engine, arguments: &InputArguments, text: &str) -> anyhow::Result<Self> {
+    fn new(engine: &Engine, arguments: &InputArguments, text: &str) -> anyhow::Result<Self> {
         let tokenizer = engine.tokenizer();
         if arguments.raw {
             return Ok(Self {
@@ -49,7 +61,7 @@ impl Prompt {
     }
 
     /// Refuses a prompt that leaves no room in the context for an answer.
-    pub(crate) fn check_length(&self, engine: &Engine) -> anyhow::Result<()> {
+    fn check_length(&self, engine: &Engine) -> anyhow::Result<()> {
         let needed = self.prefill.len() + self.question.as_ref().map_or(0, Vec::len);
         let context = engine.context();
         if needed < context {
@@ -65,8 +77,8 @@ impl Prompt {
             "shorten the prompt or use a model with a longer context".to_owned()
         };
         bail!(
-            "the prompt has {} tokens, which leaves no room for an answer in the context of {}; {advice}",
-            count(needed),
+            "the prompt has {}, which leaves no room for an answer in the context of {}; {advice}",
+            counted(needed, "token"),
             count(context)
         );
     }

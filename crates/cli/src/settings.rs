@@ -1,18 +1,36 @@
 //! What does that mean? Values of arguments, and arguments together, as plain settings.
 
 use inertiakv::policy::{Budget, Method, Ratio};
-use inertiakv::{EngineOptions, GenerateOptions, Sampling};
+use inertiakv::{EngineOptions, GenerateOptions, Sampling, catalog};
 
-use crate::args::{BudgetArguments, ContextArguments, ModelArguments, SamplingArguments};
+use crate::args::{BudgetArguments, ContextArguments, GenerationArguments, ModelArguments, SamplingArguments};
 use crate::failure::usage;
 
 /// Below this many entries even a good ranking loses the thread.
 pub(crate) const SMALL_BUDGET: usize = 32;
 
+/// The model where `-m` is not given.
+pub(crate) fn default_model() -> String {
+    std::env::var_os("INERTIAKV_MODEL")
+        .filter(|model| !model.is_empty())
+        .map_or_else(
+            || catalog::DEFAULT_MODEL.to_owned(),
+            |model| model.to_string_lossy().into_owned(),
+        )
+}
+
 /// A whole number that is not zero.
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(0) | Err(_) => Err("it must be a whole number of at least 1".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// Tokens of a perplexity window: half of it is scored, and its first token never is.
+pub(crate) fn window(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(..4) | Err(_) => Err("it must be a whole number of at least 4".to_owned()),
         Ok(number) => Ok(number),
     }
 }
@@ -90,7 +108,15 @@ pub(crate) fn methods(given: &[Method], budget: &BudgetArguments) -> Vec<Method>
 }
 
 /// How to generate.
-pub(crate) fn generation(arguments: &SamplingArguments, ignore_end: bool) -> anyhow::Result<GenerateOptions> {
+pub(crate) fn generation(arguments: &GenerationArguments) -> anyhow::Result<GenerateOptions> {
+    Ok(GenerateOptions {
+        ignore_end: arguments.ignore_end,
+        ..answers(&arguments.sampling)?
+    })
+}
+
+/// How to generate answers that end where the model ends them.
+pub(crate) fn answers(arguments: &SamplingArguments) -> anyhow::Result<GenerateOptions> {
     let sampling = Sampling {
         temperature: arguments.temperature,
         top_k: arguments.top_k,
@@ -104,7 +130,7 @@ pub(crate) fn generation(arguments: &SamplingArguments, ignore_end: bool) -> any
         max_tokens: arguments.max_tokens,
         sampling,
         stop: arguments.stop.clone(),
-        ignore_end,
+        ignore_end: false,
     })
 }
 

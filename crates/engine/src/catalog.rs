@@ -168,27 +168,38 @@ impl Store {
     /// Deletes the stored file of a catalog name and whatever an interrupted download left.
     ///
     /// # Errors
-    /// [`CatalogError::UnknownModel`], [`CatalogError::NotDownloaded`] where there is nothing to delete, or the
-    /// file system's complaint.
-    pub fn remove(&self, name: &str) -> Result<PathBuf, CatalogError> {
+    /// [`CatalogError::UnknownModel`], [`CatalogError::NothingToRemove`], or the file system's complaint.
+    pub fn remove(&self, name: &str) -> Result<Removed, CatalogError> {
         let entry = entry(name).ok_or_else(|| CatalogError::unknown(name))?;
-        let file = self.file(entry);
-        let work = self.work_folder(entry);
-        if !file.exists() && !work.exists() {
-            return Err(CatalogError::NotDownloaded {
-                name: entry.name,
-                path: file,
-            });
+        let (file, partial, work) = (self.file(entry), self.partial_file(entry), self.work_folder(entry));
+        if ![&file, &partial, &work].iter().any(|path| path.exists()) {
+            return Err(CatalogError::NothingToRemove { name: entry.name });
         }
         let _lock = self.lock(entry)?;
+        let mut removed = Removed::default();
         if work.exists() {
             fs::remove_dir_all(&work).map_err(|e| CatalogError::io("delete", &work, e))?;
+            removed.leftovers.push(work);
+        }
+        if partial.exists() {
+            fs::remove_file(&partial).map_err(|e| CatalogError::io("delete", &partial, e))?;
+            removed.leftovers.push(partial);
         }
         if file.exists() {
             fs::remove_file(&file).map_err(|e| CatalogError::io("delete", &file, e))?;
+            removed.model = Some(file);
         }
-        Ok(file)
+        Ok(removed)
     }
+}
+
+/// What [`Store::remove`] deleted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// The file of the model, if it was there.
+    pub model: Option<PathBuf>,
+    /// Files and folders of an interrupted download.
+    pub leftovers: Vec<PathBuf>,
 }
 
 /// An environment variable that is set and not empty, as a path.

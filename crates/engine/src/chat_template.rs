@@ -224,6 +224,7 @@ const LARGEST_TEMPLATE: usize = 1 << 18;
 const LARGEST_TAG: usize = 1 << 11;
 
 /// Most operations of a rendering, so that a loop without end ends; a conversation of a thousand turns takes a tenth.
+/// 64 bytes of text that the template makes cost one more, so what doubles a string again and again ends too.
 const MOST_OPERATIONS: u64 = 10_000_000;
 
 /// Why a template is too large to be compiled, if it is.
@@ -361,6 +362,25 @@ mod tests {
                 .to_string();
             assert_eq!(error.lines().count(), 1, "{error}");
             assert!(error.contains("--raw"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_string_that_doubles_without_end_is_refused() {
+        for doubled in [
+            "ns.s ~ ns.s",
+            "ns.s + ns.s",
+            "ns.s * 2",
+            "[ns.s, ns.s] | join",
+            "ns.s | replace('a', ns.s)",
+            "ns.s.replace('a', ns.s)",
+            "ns.s.join([ns.s, ns.s])",
+        ] {
+            let source = format!(
+                "{{% set ns = namespace(s='ab') %}}{{% for i in range(100) %}}{{% set ns.s = {doubled} %}}{{% endfor %}}"
+            );
+            let error = template(&source).render(&[], true).expect_err(doubled);
+            assert!(matches!(error, TemplateError::Failed { .. }), "{doubled}: {error}");
         }
     }
 

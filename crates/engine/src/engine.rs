@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use inertiakv_kernels::cache::{KvConfig, KvPool, KvType};
 use inertiakv_policy::{Method, PolicyState, Shape};
-use serde::Serialize;
 
 use crate::Error;
 use crate::backend::CpuBackend;
@@ -14,6 +13,7 @@ use crate::chat_template::ChatTemplate;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Profile, Sequence, Workspace};
 use crate::gguf::Gguf;
+use crate::info::{ModelInfo, ModelShape};
 use crate::session::{CHUNK, Session};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, Sizes};
@@ -44,6 +44,7 @@ pub struct Engine {
 }
 
 struct Inner {
+    name: String,
     config: ModelConfig,
     quantisation: String,
     sizes: Sizes,
@@ -57,41 +58,11 @@ struct Inner {
     workspace: Mutex<Workspace<CpuBackend>>,
 }
 
-/// A model in numbers.
-#[derive(Clone, Debug, Serialize)]
-pub struct ModelInfo {
-    /// What the file calls the model.
-    pub name: String,
-    /// Family, as `general.architecture` spells it.
-    pub family: String,
-    /// Decoder layers.
-    pub layers: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// KV heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Longest context the model was made for.
-    pub context: usize,
-    /// Vocabulary entries.
-    pub vocabulary: usize,
-    /// Weight types and how many tensors have each, most first.
-    pub quantisation: String,
-    /// Bytes of weights in memory.
-    pub weight_bytes: usize,
-    /// Bytes of KV cache per token, all layers, with the session's element type.
-    pub kv_bytes_per_token: usize,
-}
-
 impl Engine {
     /// Loads a GGUF file.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
         let file = Gguf::open(path)?;
-        let mut config = ModelConfig::from_gguf(&file)?;
-        if config.name.is_empty() {
-            config.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        }
+        let config = ModelConfig::from_gguf(&file)?;
         let context = options.context.unwrap_or(config.context_length);
         if context == 0 || context > config.context_length {
             return Err(Error::ContextOption {
@@ -128,6 +99,7 @@ impl Engine {
         let backend = CpuBackend::new(threads);
         let decoder = weights::load(&file, &config, &backend, threads)?;
         let inner = Inner {
+            name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             quantisation: weights::quantisation(&file),
             sizes: weights::sizes(&decoder),
             config,
@@ -140,6 +112,13 @@ impl Engine {
             workspace: Mutex::default(),
         };
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// What reports call the model: the stem of its file, which for a model of the catalog is its name there. What the
+    /// file itself says is in [`ModelShape::name`]; several files may say the same.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.inner.name
     }
 
     /// Shape of the model.
@@ -201,14 +180,7 @@ impl Engine {
     pub fn info(&self) -> ModelInfo {
         let config = self.config();
         ModelInfo {
-            name: config.name.clone(),
-            family: config.architecture.to_string(),
-            layers: config.layers,
-            heads: config.heads,
-            kv_heads: config.kv_heads,
-            head_dim: config.head_dim,
-            context: config.context_length,
-            vocabulary: config.vocabulary,
+            shape: ModelShape::from(config),
             quantisation: self.inner.quantisation.clone(),
             weight_bytes: self.inner.sizes.bytes,
             kv_bytes_per_token: self.kv_pool().bytes_per_row() * config.layers * config.kv_heads,

@@ -80,6 +80,8 @@ pub enum Error {
     Threads { asked: usize, limit: usize },
     #[error("the method scores the last {asked} queries of a step, but at most {limit} are possible; lower `window`")]
     ScoringWindow { asked: usize, limit: usize },
-    #[error("the text has {tokens} tokens, fewer than one window of {window}; give a longer text or a smaller window")]
+    #[error(
+        "in tokens the text is {tokens} long, less than one window of {window}; give a longer text or a smaller window"
+    )]
     TextTooShort { tokens: usize, window: usize },
 }

@@ -26,7 +26,7 @@ pub struct StepReport {
 /// A run under one method. Field names are the keys of every JSON output of the project.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// Name of the model.
+    /// The model by the name it was opened with: the stem of its file, which is the name of a catalog model.
     pub model: String,
     /// Method in its textual form.
     pub method: String,
@@ -36,8 +36,8 @@ pub struct RunReport {
     pub compression_ratio: Option<f64>,
     /// B: entries kept at the end of a step; `None` for the full cache.
     pub budget: Option<usize>,
-    /// Refresh interval r, or `once`.
-    pub refresh: String,
+    /// Refresh interval r, or `once`; `None` for the full cache, which never computes scores.
+    pub refresh: Option<String>,
     /// Decode steps.
     pub steps: usize,
     /// Entries evicted, summed over the steps; positions under a shared ranking.

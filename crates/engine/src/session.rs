@@ -256,7 +256,6 @@ impl Session {
         let policy = self.policy.as_ref();
         // Follow-up turns count towards the budget, so they count here.
         let prompt_tokens = policy.map_or(figures.prompt_tokens, PolicyState::prompt_tokens);
-        let config = self.engine.config();
         let rate = |tokens: usize, time: Duration| {
             if time.is_zero() {
                 0.0
@@ -266,12 +265,12 @@ impl Session {
         };
         let decode_seconds = figures.decode.total.as_secs_f64();
         RunReport {
-            model: config.name.clone(),
+            model: self.engine.name().to_owned(),
             method: self.method.to_string(),
             prompt_tokens,
             compression_ratio: compression_ratio(self.method.policy.budget, prompt_tokens),
             budget: self.method.policy.budget.entries(prompt_tokens, self.position),
-            refresh: self.method.policy.refresh.to_string(),
+            refresh: self.method.evicts().then(|| self.method.policy.refresh.to_string()),
             steps: policy.map_or(0, PolicyState::step),
             evictions: policy.map_or(0, PolicyState::evictions),
             retained: self.retained_entries(),

@@ -59,7 +59,7 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     })?;
     drop(progress);
     let record = Record {
-        model: engine.info().name,
+        model: engine.name().to_owned(),
         threads: engine.threads(),
         kv_type: arguments.model.kv_type.to_string(),
         limits,

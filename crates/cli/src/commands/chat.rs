@@ -1,15 +1,16 @@
 //! `inertiakv chat`: converse, with bounded memory.
 
-use std::io::{self, BufRead};
 use std::ops::ControlFlow;
 
-use anyhow::Context;
 use inertiakv::policy::Method;
-use inertiakv::{Engine, FinishReason, GenerateOptions, Session};
+use inertiakv::{Engine, Error, FinishReason, GenerateOptions, Session};
+use serde::Serialize;
 
 use super::{RunRecord, stream_answer, summary};
 use crate::args::ChatArguments;
-use crate::format::{count, mebibytes, percent, rate};
+use crate::format::{count, counted, mebibytes, percent, rate};
+use crate::input::Lines;
+use crate::interrupt::{self, Stoppable};
 use crate::printer::Printer;
 use crate::prompt::Conversation;
 use crate::{model, settings};
@@ -17,12 +18,31 @@ use crate::{model, settings};
 const HELP: &str = "\
 /stats  what the cache holds and how fast it goes
 /reset  forget the conversation
-/quit   leave (so does Ctrl-D)";
+/quit   leave (so does Ctrl-D)
+Ctrl-C stops an answer";
+
+/// A turn as it is printed in JSON.
+#[derive(Debug, Serialize)]
+struct Turn {
+    /// Number of the turn in the conversation, from 1.
+    turn: usize,
+    #[serde(flatten)]
+    record: RunRecord,
+}
+
+/// A message that did not become a turn, as it is printed in JSON.
+#[derive(Debug, Serialize)]
+struct Refusal<'a> {
+    /// Number of the turn that it would have been.
+    turn: usize,
+    error: &'a str,
+}
 
 pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Result<()> {
     let method = settings::method(&arguments.method, &arguments.budget)?;
-    let options = settings::generation(&arguments.sampling, false)?;
+    let options = settings::answers(&arguments.sampling)?;
     let engine_options = settings::engine_options(&arguments.model, Some(&arguments.context));
+    interrupt::listen(printer.clone());
     let engine = model::open(&arguments.model.model, &engine_options, printer)?;
     let mut chat = Chat {
         printer,
@@ -38,19 +58,21 @@ pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Resul
         "{} under {}; /help lists commands",
         arguments.model.model, chat.method
     ));
-    printer.ask("> ");
-    for line in io::stdin().lock().split(b'\n') {
-        match String::from_utf8(line.context("cannot read what you wrote")?) {
+    let mut lines = Lines::new();
+    loop {
+        printer.ask("> ");
+        let Some(line) = lines.next()? else {
+            return Ok(());
+        };
+        match String::from_utf8(line) {
             Ok(line) => {
                 if chat.take(line.trim())?.is_break() {
-                    break;
+                    return Ok(());
                 }
             }
-            Err(_) => printer.warn("that line is not UTF-8 text and was left out; write it again"),
+            Err(_) => chat.refuse("that line is not UTF-8 text and was left out; write it again")?,
         }
-        printer.ask("> ");
     }
-    Ok(())
 }
 
 struct Chat<'a> {
@@ -95,36 +117,90 @@ impl Chat<'_> {
         let tokens = self.conversation.next_turn(&self.engine, text)?;
         // The last generated token may still have to run, and the answer needs room for one.
         if self.session.position() + tokens.len() + 2 > self.engine.context() {
+            return self.refuse(&self.no_room(tokens.len()));
+        }
+        let stoppable = Stoppable::begin();
+        if !self.read(&tokens, &stoppable)? {
+            return self.refuse("that message was not read to its end and was left out; the conversation is as before");
+        }
+        let answered = stream_answer(
+            &mut self.session,
+            None,
+            &self.options,
+            &stoppable,
+            self.printer,
+            self.json,
+        );
+        drop(stoppable);
+        let (report, generation) = answered?;
+        let finish_reason = generation.finish_reason;
+        self.conversation.push(text, &generation.text);
+        if self.json {
+            self.printer.json_line(&Turn {
+                turn: self.conversation.turns(),
+                record: RunRecord::new(report, generation),
+            })?;
+        } else {
+            self.printer.line("")?;
+            tracing::info!("{}", summary(&report, self.session.position()));
+        }
+        if finish_reason == FinishReason::Context {
             self.printer.warn(&format!(
-                "this message does not fit any more: the conversation is {} tokens long and the message {}, but the model's context is {}. /reset starts a new conversation",
-                count(self.session.position()),
-                count(tokens.len()),
-                count(self.engine.context())
+                "the answer ended because the context of {} is full; evicted ones count too. /reset starts a new conversation",
+                counted(self.engine.context(), "token")
             ));
+        }
+        Ok(())
+    }
+
+    /// Reads a message; says whether it was read, or else leaves the session as it was.
+    fn read(&mut self, tokens: &[u32], stoppable: &Stoppable) -> anyhow::Result<bool> {
+        let before = self.session.fork(&self.method)?;
+        let progress = self.printer.bar(tokens.len() as u64, "reading");
+        let mut watch = |done, total| {
+            progress.show(done, total);
+            stoppable.flow()
+        };
+        let read = if self.session.position() == 0 {
+            self.session.prefill(tokens, &mut watch)
+        } else {
+            self.session.follow_up(tokens, &mut watch).map(drop)
+        };
+        match read {
+            Ok(()) => Ok(true),
+            Err(Error::Cancelled) => {
+                self.session = before;
+                Ok(false)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Why a message of so many tokens has no place in the conversation any more.
+    fn no_room(&self, tokens: usize) -> String {
+        let (said, context) = (self.session.position(), count(self.engine.context()));
+        let tokens = counted(tokens, "token");
+        if said == 0 {
+            return format!(
+                "this message has {tokens}, which leaves no room for an answer in the context of {context}; shorten it"
+            );
+        }
+        format!(
+            "this message of {tokens} does not fit any more: {} of the model's context of {context} are used up, evicted ones included. /reset starts a new conversation",
+            counted(said, "token")
+        )
+    }
+
+    /// Says why a message is left out of the conversation.
+    fn refuse(&self, error: &str) -> anyhow::Result<()> {
+        if !self.json {
+            self.printer.warn(error);
             return Ok(());
         }
-        if self.session.position() == 0 {
-            let progress = self.printer.bar(tokens.len() as u64, "reading");
-            self.session.prefill(&tokens, &mut progress.watch())?;
-        } else {
-            let _progress = (tokens.len() > 64).then(|| self.printer.spinner("reading"));
-            self.session.follow_up(&tokens, &mut |_, _| ControlFlow::Continue(()))?;
-        }
-        let json = self.json;
-        let (report, generation) = stream_answer(&mut self.session, None, &self.options, self.printer, json)?;
-        self.conversation.push(text, &generation.text);
-        if generation.finish_reason == FinishReason::Context {
-            self.printer.warn(&format!(
-                "the answer ended because the context of {} tokens is full; /reset starts a new conversation",
-                count(self.engine.context())
-            ));
-        }
-        if json {
-            return self.printer.json_line(&RunRecord::new(report, generation));
-        }
-        self.printer.line("")?;
-        tracing::info!("{}", summary(&report, self.session.position()));
-        Ok(())
+        self.printer.json_line(&Refusal {
+            turn: self.conversation.turns() + 1,
+            error,
+        })
     }
 
     fn stats(&self) -> anyhow::Result<()> {
@@ -137,14 +213,14 @@ impl Chat<'_> {
         let lines = [
             format!("method    {}", report.method),
             format!(
-                "turns     {}, {} of {} tokens of context",
+                "turns     {}, {} of {} of context",
                 self.conversation.turns(),
                 count(seen),
-                count(self.engine.context())
+                counted(self.engine.context(), "token")
             ),
             format!(
-                "cache     {} entries ({} of what was said), at most {}",
-                count(report.retained),
+                "cache     {} ({} of what was said), at most {}",
+                counted(report.retained, "entry"),
                 percent(kept),
                 count(report.peak_entries)
             ),
@@ -154,9 +230,9 @@ impl Chat<'_> {
                 mebibytes(report.kv_bytes_peak)
             ),
             format!(
-                "evicted   {} entries in {} steps",
-                count(report.evictions),
-                count(report.steps)
+                "evicted   {} in {}",
+                counted(report.evictions, "entry"),
+                counted(report.steps, "step")
             ),
             format!(
                 "speed     {}, {} of it scoring",

@@ -9,8 +9,7 @@ use super::{RunRecord, Runs, answer, standard_methods};
 use crate::args::CompareArguments;
 use crate::format::{count, mebibytes, percent, rate};
 use crate::printer::Printer;
-use crate::prompt::Prompt;
-use crate::{input, model, settings};
+use crate::{model, prompt, settings};
 
 /// A run beside the run of `full`.
 #[derive(Debug, Serialize)]
@@ -29,12 +28,8 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
         given = standard_methods();
     }
     let methods = settings::methods(&given, &arguments.budget);
-    let options = settings::generation(&arguments.sampling, arguments.ignore_end)?;
-    let text = input::text(&arguments.input)?;
-    let engine_options = settings::engine_options(&arguments.model, Some(&arguments.context));
-    let engine = model::open(&arguments.model.model, &engine_options, printer)?;
-    let prompt = Prompt::new(&engine, &arguments.input, &text)?;
-    prompt.check_length(&engine)?;
+    let options = settings::generation(&arguments.generation)?;
+    let (engine, prompt) = prompt::prepare(&arguments.prompt, printer)?;
     for method in &methods {
         model::warn_of_small_budget(method, prompt.prefill.len(), printer);
     }
@@ -66,7 +61,7 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
         model::warn_of_no_eviction(method, &run.record.report, printer);
     }
     if arguments.output.json {
-        let model = engine.info().name;
+        let model = engine.name().to_owned();
         return printer.json(&Runs { model, runs });
     }
     show(&runs, printer)

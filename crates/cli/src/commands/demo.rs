@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Runs, answer, models, standard_methods};
 use crate::args::DemoArguments;
-use crate::format::{count, mebibytes, percent, rate};
+use crate::format::{count, counted, mebibytes, percent, rate};
 use crate::printer::Printer;
 use crate::prompt::QuestionPrompt;
 use crate::{model, settings};
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: &DemoArguments, printer: &Printer) -> anyhow::Resul
     }
     drop(progress);
     if arguments.output.json {
-        let model = engine.info().name;
+        let model = engine.name().to_owned();
         return printer.json(&Runs { model, runs });
     }
     show(&document, &runs, printer)
@@ -164,9 +164,9 @@ fn add(total: &mut RunReport, tokens: usize, next: &RunReport, next_tokens: usiz
 fn show(document: &Document, runs: &[DemoRun], printer: &Printer) -> anyhow::Result<()> {
     let prompt_tokens = runs.first().map_or(0, |run| run.report.prompt_tokens);
     printer.line(&format!(
-        "{} facts are hidden in a document of {} tokens. Every method starts from the same cache.",
-        document.facts.len(),
-        count(prompt_tokens)
+        "{} are hidden in a document of {}. Every method starts from the same cache.",
+        counted(document.facts.len(), "fact"),
+        counted(prompt_tokens, "token")
     ))?;
     for (index, fact) in document.facts.iter().enumerate() {
         printer.line(&format!("\n{} ({})", fact.question, fact.answer))?;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use inertiakv::ModelShape;
 use inertiakv::catalog::{self, CatalogError, Entry, PullProgress, PullStage, Store};
 use inertiakv::config::ModelConfig;
 use inertiakv::gguf::Gguf;
@@ -11,7 +12,7 @@ use serde::Serialize;
 use crate::args::{
     ModelNameArguments, ModelNamesArguments, ModelsArguments, ModelsCommand, OutputArguments, PullArguments,
 };
-use crate::format::{count, megabytes};
+use crate::format::{count, counted, megabytes};
 use crate::printer::{Printer, Progress};
 
 /// An entry with its place in the store.
@@ -136,7 +137,7 @@ fn info(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
         ("weights", format!("{}, {}", entry.parameters, entry.quantisation)),
         ("shape", entry.shape.to_owned()),
         ("licence", entry.licence.to_owned()),
-        ("size", format!("{} bytes", count(entry.bytes as usize))),
+        ("size", counted(entry.bytes as usize, "byte")),
         ("sha256", entry.sha256.to_owned()),
         ("packages", packages.join(" ")),
         ("download", megabytes(model.download_bytes)),
@@ -153,49 +154,37 @@ fn info(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
 fn file_info(path: &Path, json: bool, printer: &Printer) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct FileInfo<'a> {
-        name: &'a str,
-        family: String,
-        layers: usize,
-        heads: usize,
-        kv_heads: usize,
-        head_dim: usize,
-        context: usize,
-        vocabulary: usize,
+        #[serde(flatten)]
+        shape: ModelShape,
         bytes: u64,
         path: &'a Path,
     }
     let config = ModelConfig::from_gguf(&Gguf::open(path)?)?;
     let info = FileInfo {
-        name: &config.name,
-        family: config.architecture.to_string(),
-        layers: config.layers,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        context: config.context_length,
-        vocabulary: config.vocabulary,
+        shape: ModelShape::from(&config),
         bytes: fs::metadata(path)?.len(),
         path,
     };
     if json {
         return printer.json(&info);
     }
+    let shape = info.shape;
     let lines = [
-        ("name", info.name.to_owned()),
-        ("family", info.family),
+        ("name", shape.name),
+        ("family", shape.family),
         (
             "shape",
             format!(
-                "{} layers, {} query heads on {} KV heads of {}, context {}",
-                info.layers,
-                info.heads,
-                info.kv_heads,
-                info.head_dim,
-                count(info.context)
+                "{}, {} on {} of {}, context {}",
+                counted(shape.layers, "layer"),
+                counted(shape.heads, "query head"),
+                counted(shape.kv_heads, "KV head"),
+                shape.head_dim,
+                count(shape.context)
             ),
         ),
-        ("vocabulary", count(info.vocabulary)),
-        ("size", format!("{} bytes", count(info.bytes as usize))),
+        ("vocabulary", count(shape.vocabulary)),
+        ("size", counted(info.bytes as usize, "byte")),
         ("file", path.display().to_string()),
     ];
     pairs(&lines, printer)
@@ -242,16 +231,21 @@ fn path(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
 }
 
 fn remove(store: &Store, arguments: &ModelNamesArguments, printer: &Printer) -> anyhow::Result<()> {
-    let mut removed = Vec::new();
+    let mut paths = Vec::new();
     for name in &arguments.models {
-        let path = store.remove(name)?;
+        let removed = store.remove(name)?;
         if !arguments.output.json {
-            printer.line(&format!("removed {}", path.display()))?;
+            for path in &removed.leftovers {
+                printer.line(&format!("removed {}, left by an interrupted download", path.display()))?;
+            }
+            if let Some(path) = &removed.model {
+                printer.line(&format!("removed {}", path.display()))?;
+            }
         }
-        removed.push(path);
+        paths.extend(removed.leftovers.into_iter().chain(removed.model));
     }
     if arguments.output.json {
-        printer.json(&serde_json::json!({ "removed": removed }))?;
+        printer.json(&serde_json::json!({ "removed": paths }))?;
     }
     Ok(())
 }

@@ -2,12 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use inertiakv::{Perplexity, PerplexityOptions};
+use inertiakv::{Error, Perplexity, PerplexityOptions};
 use serde::Serialize;
 
 use crate::args::PerplexityArguments;
 use crate::failure::usage;
-use crate::format::count;
+use crate::format::{count, counted};
 use crate::printer::Printer;
 use crate::{input, model, settings};
 
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
         }
         None => None,
     };
-    let text = input::read_file(&arguments.file)?;
+    let text = input::long_text(&arguments.file)?;
     let engine_options = settings::engine_options(&arguments.model, None);
     let engine = model::open(&arguments.model.model, &engine_options, printer)?;
     let tokenizer = engine.tokenizer();
@@ -45,27 +45,31 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
         method: method.clone(),
     };
     let progress = printer.bar(0, "perplexity");
-    let result = engine.perplexity(&tokens, &options, &mut |now| {
+    let measured = engine.perplexity(&tokens, &options, &mut |now| {
         progress.restart(&format!("perplexity {:.4}", now.perplexity), now.chunks as u64);
         progress.set(now.chunk as u64);
         ControlFlow::Continue(())
+    });
+    let result = measured.map_err(|error| match error {
+        Error::Window { .. } => usage(error.to_string()),
+        error => error.into(),
     })?;
     drop(progress);
     let method = method.map_or_else(|| "full".to_owned(), |method| method.to_string());
     if arguments.output.json {
         return printer.json(&Record {
             result,
-            model: engine.info().name,
+            model: engine.name().to_owned(),
             method,
             context: arguments.context,
         });
     }
     printer.line(&format!("perplexity {:.4}", result.perplexity))?;
     printer.note(&format!(
-        "{method}: nll {:.4} over {} tokens, {} windows of {}",
+        "{method}: nll {:.4} over {}, {} of {}",
         result.nll,
-        count(result.tokens),
-        result.chunks,
+        counted(result.tokens, "token"),
+        counted(result.chunks, "window"),
         count(arguments.context)
     ));
     Ok(())

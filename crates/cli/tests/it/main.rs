@@ -2,6 +2,8 @@
 
 mod demo;
 mod help;
+#[cfg(unix)]
+mod interrupt;
 mod models;
 mod pipes;
 mod readme;

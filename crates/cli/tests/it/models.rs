@@ -20,6 +20,32 @@ fn details_of_a_file_are_those_of_the_model_in_it() {
     world.tiny_model();
     let info = success(&world.run(&["models", "info", "tiny.gguf"]));
     assert!(info.contains("llama"), "{info}");
+    let info = json(&world.run(&["models", "info", "tiny.gguf", "--json"]));
+    for key in ["name", "family", "layers", "kv_heads", "context", "bytes", "path"] {
+        assert!(info.get(key).is_some(), "`{key}` is missing: {info}");
+    }
+}
+
+#[test]
+fn rm_says_what_it_removed() {
+    let world = World::new();
+    let store = world.path().join("home/models");
+    std::fs::create_dir_all(store.join(".pull-smollm2-135m")).expect("a folder");
+    let remove = ["models", "rm", "smollm2-135m"];
+    let said = success(&world.run(&remove));
+    assert!(
+        said.contains(".pull-") && said.contains("interrupted download"),
+        "{said}"
+    );
+    assert!(!said.contains(".gguf"), "there was no model: {said}");
+
+    std::fs::write(store.join("smollm2-135m.gguf"), "a model").expect("a file");
+    let removed = json(&world.run(&[&remove[..], &["--json"]].concat()));
+    assert_eq!(removed["removed"].as_array().map(Vec::len), Some(1), "{removed}");
+
+    let output = world.run(&remove);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("nothing to remove"), "{}", stderr(&output));
 }
 
 #[test]
@@ -46,9 +72,11 @@ fn an_offline_machine_is_told_what_to_do() {
         .env("PYTHON", "/nowhere/python3");
     let output = crate::support::feed(command, "");
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        stderr(&output).contains("copy the GGUF file"),
-        "names the way without a download: {}",
-        stderr(&output)
-    );
+    for words in ["copy the GGUF file", "/nowhere/python3", "PYTHON"] {
+        assert!(
+            stderr(&output).contains(words),
+            "should say `{words}`: {}",
+            stderr(&output)
+        );
+    }
 }

@@ -98,5 +98,9 @@ pub(crate) fn success(output: &Output) -> String {
 
 /// Standard output as JSON.
 pub(crate) fn json(output: &Output) -> serde_json::Value {
-    serde_json::from_str(&success(output)).expect("valid JSON")
+    json_of(&success(output))
+}
+
+pub(crate) fn json_of(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("valid JSON")
 }

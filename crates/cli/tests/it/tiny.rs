@@ -1,8 +1,9 @@
 //! Every command on a tiny random model: what is printed where, and the keys of the JSON.
 
-use serde_json::Value;
+use inertiakv::testing::TinyModel;
+use serde_json::{Value, json};
 
-use crate::support::{World, json, stderr, stdout, success};
+use crate::support::{World, json, json_of, stderr, stdout, success};
 
 const REPORT_KEYS: &[&str] = &[
     "model",
@@ -69,6 +70,7 @@ fn run_prints_text_on_stdout_and_a_summary_on_stderr() {
     assert_eq!(report["text"].as_str().map(str::trim), Some(text.trim()));
     assert_eq!(report["retained"], report["budget"]);
     assert_eq!(report["compression_ratio"], 0.9);
+    assert_eq!((&report["model"], &report["refresh"]), (&json!("tiny"), &json!("1")));
     assert!(report["evictions"].as_u64() > Some(100));
 }
 
@@ -130,10 +132,11 @@ fn compare_measures_every_method_against_full() {
     let runs = output["runs"].as_array().expect("runs");
     assert_eq!(runs.len(), 3);
     runs.iter().for_each(has_report_keys);
-    assert_eq!(
-        (&runs[0]["method"], &runs[0]["evictions"]),
-        (&Value::from("full"), &Value::from(0))
-    );
+    assert_eq!((&runs[0]["method"], &runs[0]["evictions"]), (&json!("full"), &json!(0)));
+    // The full cache never computes scores.
+    assert_eq!((&runs[0]["refresh"], &runs[1]["refresh"]), (&Value::Null, &json!("1")));
+    assert!(runs.iter().all(|run| run["model"] == output["model"]));
+    assert_eq!(output["model"], "tiny");
 }
 
 #[test]
@@ -153,6 +156,63 @@ fn chat_stays_bounded_over_many_turns() {
 }
 
 #[test]
+fn a_message_that_does_not_fit_is_refused_in_json_too() {
+    let world = World::new();
+    world.tiny_model();
+    let long = "word ".repeat(2000);
+    let input = format!("{long}\nhello\n{long}\n/reset\nhello\n");
+    let arguments = ["chat", "-m", "tiny.gguf", "-n", "4"];
+    let output = world.run_with_input(&[&arguments[..], &["--json"]].concat(), &input);
+    let turns: Vec<Value> = success(&output).lines().map(json_of).collect();
+    let numbers: Vec<u64> = turns.iter().filter_map(|turn| turn["turn"].as_u64()).collect();
+    assert_eq!(numbers, [1, 1, 2, 1]);
+    for (turn, advice) in [(0, "shorten it"), (2, "/reset")] {
+        let error = turns[turn]["error"].as_str().expect("a refusal");
+        assert!(error.contains("2,048") && error.contains(advice), "{error}");
+    }
+    for turn in [1, 3] {
+        has_report_keys(&turns[turn]);
+        assert_eq!(turns[turn]["model"], "tiny");
+    }
+    let output = world.run_with_input(&arguments, &input);
+    success(&output);
+    assert!(stderr(&output).contains("/reset starts a new conversation"));
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_prompt() {
+    let world = World::new();
+    world.tiny_model();
+    let run = |text: &str| {
+        let arguments = ["run", "-m", "tiny.gguf", "--raw", "-n", "4", "--json"];
+        json(&world.run_with_input(&arguments, text))
+    };
+    let (plain, marked) = (run(&document()), run(&format!("\u{feff}{}", document())));
+    assert_eq!(plain["prompt_tokens"], marked["prompt_tokens"]);
+    assert_eq!(plain["tokens"], marked["tokens"]);
+}
+
+#[test]
+fn warnings_of_the_engine_look_like_those_of_the_command() {
+    let world = World::new();
+    let mut model = TinyModel::default().writer();
+    world.file("bare.gguf", model.remove("tokenizer.chat_template").to_bytes());
+    let arguments = ["run", "-m", "bare.gguf", "-p", "hello", "-n", "2"];
+    let output = world.run(&arguments);
+    success(&output);
+    let said = stderr(&output);
+    assert!(
+        said.lines()
+            .any(|line| line.starts_with("warning: the file has no chat template")),
+        "{said}"
+    );
+    assert!(!said.contains("WARN"), "{said}");
+    // Whoever asks for the log gets all of it.
+    let said = stderr(&world.run(&[&arguments[..], &["-v"]].concat()));
+    assert!(said.contains("WARN inertiakv::chat_template"), "{said}");
+}
+
+#[test]
 fn perplexity_of_a_random_model_is_near_its_vocabulary() {
     let world = World::new();
     world.tiny_model();
@@ -168,6 +228,7 @@ fn perplexity_of_a_random_model_is_near_its_vocabulary() {
         "--json",
     ];
     let full = json(&world.run(&arguments));
+    assert_eq!(full["model"], "tiny");
     let perplexity = full["perplexity"].as_f64().expect("a number");
     assert!((50.0..5000.0).contains(&perplexity), "{perplexity}");
     let nll = full["nll"].as_f64().expect("a number");

