@@ -1,6 +1,6 @@
 //! Attention of one layer in the shapes of the two small models, on all cores.
 //!
-//! Decoding prints GB/s of keys and values, with and without the mass that scoring needs; prefill of a chunk of 512 rows
+//! Decoding prints GiB/s of keys and values, with and without the mass that scoring needs; prefill of a chunk of 512 rows
 //! prints Gelem/s, an element being a multiplication or an addition. `INERTIAKV_ISA=scalar|avx2` measures a lower
 //! instruction set.
 

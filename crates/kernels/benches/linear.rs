@@ -1,6 +1,6 @@
 //! Linear layers in the types and shapes of the two small models, on all cores.
 //!
-//! One row prints GB/s of weights; compare with `memory/read`, which is what this machine can read. More rows print
+//! One row prints GiB/s of weights; compare with `memory/read`, which is what this machine can read. More rows print
 //! Gelem/s, an element being a multiplication or an addition. `INERTIAKV_ISA=scalar|avx2` measures a lower instruction
 //! set.
 
