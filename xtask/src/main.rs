@@ -23,7 +23,7 @@ cargo xtask <task>
   check --offline        the same without the tests that need a real model
   structure              only the structure: dependency direction, unsafe code, file sizes
   instructions           only the instruction counts of the hot kernels, against the committed ones (needs valgrind)
-  instructions --bless   commits to the counts of now
+  instructions --bless   writes the counts of now into the committed file
   peers                  compares speed and memory with llama.cpp, building it if there is none (needs an idle machine)
     --quick              one round and nothing deeper than 4,096 tokens
     --json               data instead of a table

@@ -89,18 +89,11 @@ struct Race {
 /// A measurement that several points may share: model, what, and at which length.
 type Key = (&'static str, Quantity, usize);
 
-/// What one side measured in a round.
-#[derive(Default)]
-struct Round {
-    theirs: HashMap<Key, Measured>,
-    /// Of our prefill, for the memory of the same process.
-    ours: HashMap<Key, Measured>,
-}
-
 impl Race {
     /// Measures every point that has not failed; an error is kept with its point and the others go on.
     fn round(&mut self, round: usize, rounds: usize, outcomes: &mut [Outcome]) {
-        let mut measured = Round::default();
+        // What llama.cpp measured in this round, for the points that share it.
+        let mut measured = HashMap::new();
         for outcome in outcomes {
             let point = outcome.point;
             if outcome.failure.is_some() || round >= point.rounds(rounds) {
@@ -120,31 +113,26 @@ impl Race {
         }
     }
 
-    fn pair(&mut self, point: &Point, round: usize, measured: &mut Round) -> Result<Pair> {
+    fn pair(&mut self, point: &Point, round: usize, measured: &mut HashMap<Key, Measured>) -> Result<Pair> {
         let Against::LlamaCpp = point.against else {
             return self.pair_of_ours(point, round);
         };
         // Who comes first alternates, so that neither always meets the warmer machine.
         let (ours, theirs) = if round.is_multiple_of(2) {
-            let ours = self.ours(point, measured)?;
+            let ours = self.ours(point)?;
             (ours, self.theirs(point, measured)?)
         } else {
             let theirs = self.theirs(point, measured)?;
-            (self.ours(point, measured)?, theirs)
+            (self.ours(point)?, theirs)
         };
-        let amount = |measured: Measured| match point.quantity {
-            Quantity::Prefill | Quantity::Decode => Ok(measured.tokens_per_second),
-            Quantity::PeakMemory => {
-                let bytes = measured.peak_rss_bytes;
-                bytes
-                    .map(|bytes| bytes as f64)
-                    .context("this system does not tell how much memory a process held")
-            }
+        let theirs = match point.quantity {
+            Quantity::Prefill | Quantity::Decode => theirs.tokens_per_second,
+            Quantity::PeakMemory => theirs
+                .peak_rss_bytes
+                .context("this system does not tell how much memory a process held")?
+                as f64,
         };
-        Ok(Pair {
-            ours: amount(ours)?,
-            theirs: amount(theirs)?,
-        })
+        Ok(Pair { ours, theirs })
     }
 
     /// Two methods of ours, in one process.
@@ -158,46 +146,35 @@ impl Race {
         } else {
             [point.method, other]
         };
-        let bench = self
+        let rows = self
             .ours
             .bench(self.model(point), point.context, &methods, point.decoded_tokens())?;
-        let [first, second] = [0, 1].map(|row| bench.rows[row].decode_tokens_per_second);
+        let [first, second] = [0, 1].map(|row| rows[row].decode_tokens_per_second);
         let (ours, theirs) = if swapped { (second, first) } else { (first, second) };
+        eprintln!("  {} {ours:.1} tokens/s, {other} {theirs:.1} tokens/s", point.method);
         Ok(Pair { ours, theirs })
     }
 
-    fn ours(&self, point: &Point, measured: &mut Round) -> Result<Measured> {
-        let decodes = point.quantity == Quantity::Decode;
-        if let (false, Some(&known)) = (decodes, measured.ours.get(&key(point))) {
-            return Ok(known);
-        }
-        let tokens = if decodes {
-            point.decoded_tokens()
-        } else {
-            TOKENS_AFTER_PREFILL
+    fn ours(&self, point: &Point) -> Result<f64> {
+        let model = self.model(point);
+        let bench = |tokens: usize| {
+            let mut rows = self.ours.bench(model, point.context, &[point.method], tokens)?;
+            rows.pop().context("a row was checked to be there")
         };
-        let bench = self
-            .ours
-            .bench(self.model(point), point.context, &[point.method], tokens)?;
-        let row = &bench.rows[0];
-        let result = Measured {
-            tokens_per_second: if decodes {
-                row.decode_tokens_per_second
-            } else {
-                row.prefill_tokens_per_second
-            },
-            peak_rss_bytes: bench.peak_rss_bytes,
+        let speed = match point.quantity {
+            Quantity::PeakMemory => {
+                return Ok(self.ours.peak_memory(model, point.context, point.method)? as f64);
+            }
+            Quantity::Prefill => bench(TOKENS_AFTER_PREFILL)?.prefill_tokens_per_second,
+            Quantity::Decode => bench(point.decoded_tokens())?.decode_tokens_per_second,
         };
-        eprintln!("  ours    {:.1} tokens/s", result.tokens_per_second);
-        if !decodes {
-            measured.ours.insert(key(point), result);
-        }
-        Ok(result)
+        eprintln!("  ours    {speed:.1} tokens/s");
+        Ok(speed)
     }
 
-    fn theirs(&mut self, point: &Point, measured: &mut Round) -> Result<Measured> {
+    fn theirs(&mut self, point: &Point, measured: &mut HashMap<Key, Measured>) -> Result<Measured> {
         let key = key(point);
-        if let Some(&known) = measured.theirs.get(&key) {
+        if let Some(&known) = measured.get(&key) {
             return Ok(known);
         }
         let test = match point.quantity {
@@ -226,7 +203,7 @@ impl Race {
         }
         let (flash_attention, result) = best.context("at least one setting is tried")?;
         self.flash_attention.insert(key, flash_attention);
-        measured.theirs.insert(key, result);
+        measured.insert(key, result);
         Ok(result)
     }
 

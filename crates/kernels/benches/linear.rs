@@ -1,21 +1,18 @@
 //! Linear layers in the types and shapes of the two small models, on all cores.
 //!
-//! One row prints GiB/s of weights; compare with `memory/read`, which is what this machine can read. More rows print
-//! Gelem/s, an element being a multiplication or an addition. `INERTIAKV_ISA=scalar|avx2` measures a lower instruction
-//! set.
+//! One row prints GiB/s of weights, more rows print Gelem/s, an element being a multiplication or an addition.
+//! `INERTIAKV_ISA=scalar|avx2` measures a lower instruction set.
 
 #[path = "support/weights.rs"]
 mod weights;
 
-use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use inertiakv_kernels::isa::Isa;
-use inertiakv_kernels::linear::{Linear, WeightType, matmul};
+use inertiakv_kernels::linear::{WeightType, matmul};
 use inertiakv_kernels::threads::ThreadPool;
 
-use weights::{activations, weight};
+use weights::{activations, copies};
 
 /// Model and layer, type, output features, input features.
 const WEIGHTS: &[(&str, WeightType, usize, usize)] = &[
@@ -42,9 +39,9 @@ const ROWS: [usize; 3] = [1, 8, 512];
 /// Weights with more output features than this are the output matrix, which multiplies few rows in practice.
 const MOST_FEATURES_OF_MANY_ROWS: usize = 10_000;
 
-/// Bytes that the copies of a weight fill together. One row is multiplied by one copy after the other, since in a
-/// model, too, every weight comes from memory.
-const FOOTPRINT: usize = 96 << 20;
+/// Bytes that the copies of a weight fill together. They are multiplied one after the other, since in a model, too, no
+/// weight is in a cache when its turn comes.
+const FOOTPRINT: usize = 192 << 20;
 
 fn main() {
     let mut criterion = Criterion::default()
@@ -52,37 +49,14 @@ fn main() {
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))
         .configure_from_args();
-    read_memory(&mut criterion);
     multiply(&mut criterion);
     criterion.final_summary();
-}
-
-fn read_memory(criterion: &mut Criterion) {
-    const PART: usize = 32 << 10;
-    let pool = all_cores();
-    println!("{} on {} threads", Isa::detect(), pool.threads());
-    let memory = vec![1_u64; 2 * FOOTPRINT / size_of::<u64>()];
-    let mut group = criterion.benchmark_group("memory");
-    group.throughput(Throughput::Bytes(2 * FOOTPRINT as u64));
-    group.bench_function("read", |bencher| {
-        bencher.iter(|| {
-            pool.run(memory.len() / PART, &|item| {
-                let part = &memory[item * PART..][..PART];
-                black_box(part.iter().fold(0, |sum: u64, value| sum.wrapping_add(*value)));
-            });
-        });
-    });
-    group.finish();
 }
 
 fn multiply(criterion: &mut Criterion) {
     let pool = all_cores();
     for &(layer, ty, out_features, in_features) in WEIGHTS {
-        let first = weight(ty, out_features, in_features);
-        let copies = (FOOTPRINT / first.bytes()).clamp(1, 64);
-        let weights: Vec<Linear> = std::iter::once(first)
-            .chain((1..copies).map(|_| weight(ty, out_features, in_features)))
-            .collect();
+        let weights = copies(ty, out_features, in_features, FOOTPRINT);
         let mut group = criterion.benchmark_group(format!("{layer} {ty} [{out_features}, {in_features}]"));
         for rows in ROWS {
             if rows > 8 && out_features > MOST_FEATURES_OF_MANY_ROWS {
