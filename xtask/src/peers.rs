@@ -13,7 +13,7 @@ mod report;
 mod source;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -41,8 +41,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         .iter()
         .map(|&name| Ok((name, ours.model_path(name)?)))
         .collect::<Result<HashMap<_, _>>>()?;
-    let first = models.values().min().context("there is a model")?;
-    let llama = Llama::find(options.llama_bench.as_deref(), options.threads, first)?;
+    let paths: Vec<&Path> = models.values().map(PathBuf::as_path).collect();
+    let llama = Llama::find(options.llama_bench.as_deref(), options.threads, &paths)?;
     let mut outcomes: Vec<Outcome> = Point::of(&options.models, options.quick)
         .into_iter()
         .map(Outcome::new)

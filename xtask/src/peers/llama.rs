@@ -61,41 +61,41 @@ const NOT_NATIVE: &str = "not a native build: that one died of a signal here, as
 
 impl Llama {
     /// The given one, that of the environment, an earlier build, the one on the path, or a new build; it must run
-    /// `model`.
-    pub(super) fn find(given: Option<&Path>, threads: usize, model: &Path) -> Result<Self> {
+    /// all `models`, since each has types of weights of its own.
+    pub(super) fn find(given: Option<&Path>, threads: usize, models: &[&Path]) -> Result<Self> {
         let from_environment = std::env::var_os("LLAMA_BENCH").map(PathBuf::from);
         let chosen = given
             .map(|path| (path.to_owned(), "--llama-bench"))
             .or_else(|| from_environment.map(|path| (path, "LLAMA_BENCH")));
         if let Some((path, found)) = chosen {
-            return Self::checked(path, found, None, threads, model)
+            return Self::checked(path, found, None, threads, models)
                 .with_context(|| format!("the llama-bench given by {found} cannot be used"));
         }
-        if let Some(built) = Self::built(&[Build::WithoutAmx, Build::Native], threads, model)? {
+        if let Some(built) = Self::built(&[Build::WithoutAmx, Build::Native], threads, models)? {
             return Ok(built);
         }
         if let Some(path) = on_path("llama-bench") {
-            return Self::checked(path, "PATH", None, threads, model).context(
+            return Self::checked(path, "PATH", None, threads, models).context(
                 "the llama-bench on the path cannot be used; give another with --llama-bench or take it off the path",
             );
         }
         source::build(Build::Native)?;
-        if let Some(built) = Self::built(&[Build::Native], threads, model)? {
+        if let Some(built) = Self::built(&[Build::Native], threads, models)? {
             return Ok(built);
         }
         eprintln!("the native build of llama.cpp dies of a signal here; building one without AMX");
         source::build(Build::WithoutAmx)?;
-        Self::built(&[Build::WithoutAmx], threads, model)?
+        Self::built(&[Build::WithoutAmx], threads, models)?
             .context("llama-bench dies of a signal here however it is built; give a working one with --llama-bench")
     }
 
     /// The first of the own builds that is there and not ended by a signal.
-    fn built(builds: &[Build], threads: usize, model: &Path) -> Result<Option<Self>> {
+    fn built(builds: &[Build], threads: usize, models: &[&Path]) -> Result<Option<Self>> {
         for &build in builds {
             let path = build.program()?;
             let remark = (build == Build::WithoutAmx).then_some(NOT_NATIVE);
-            if path.exists() && !smoke(&path, threads, model)?.died_of_a_signal() {
-                return Self::checked(path, build.description(), remark, threads, model).map(Some);
+            if path.exists() && !smoke(&path, threads, models)?.died_of_a_signal() {
+                return Self::checked(path, build.description(), remark, threads, models).map(Some);
             }
         }
         Ok(None)
@@ -107,9 +107,9 @@ impl Llama {
         found: &'static str,
         remark: Option<&'static str>,
         threads: usize,
-        model: &Path,
+        models: &[&Path],
     ) -> Result<Self> {
-        let finished = smoke(&program, threads, model)?;
+        let finished = smoke(&program, threads, models)?;
         ensure!(
             finished.status.success(),
             "{} failed in a short test ({}): {}",
@@ -143,23 +143,28 @@ impl Llama {
     }
 }
 
-/// A short test, however it ends. Many rows and one row, since they run different code.
-fn smoke(program: &Path, threads: usize, model: &Path) -> Result<Finished> {
-    let prefill = Test {
-        prompt: 64,
-        generated: 0,
-        depth: 0,
-    };
-    let finished = finish(&mut command(program, threads, model, prefill, false))?;
-    if !finished.status.success() {
-        return Ok(finished);
+/// A short test of each model up to the first that fails, and how the last of them ended.
+fn smoke(program: &Path, threads: usize, models: &[&Path]) -> Result<Finished> {
+    // Many rows and one row, since they run different code.
+    let tests = [(64, 0, false), (0, 2, true)].map(|(prompt, generated, flash_attention)| {
+        let test = Test {
+            prompt,
+            generated,
+            depth: 0,
+        };
+        (test, flash_attention)
+    });
+    let mut last = None;
+    for model in models {
+        for (test, flash_attention) in tests {
+            let finished = finish(&mut command(program, threads, model, test, flash_attention))?;
+            if !finished.status.success() {
+                return Ok(finished);
+            }
+            last = Some(finished);
+        }
     }
-    let decode = Test {
-        prompt: 0,
-        generated: 2,
-        depth: 0,
-    };
-    finish(&mut command(program, threads, model, decode, true))
+    last.context("there is a model to test with")
 }
 
 fn command(program: &Path, threads: usize, model: &Path, test: Test, flash_attention: bool) -> Command {
