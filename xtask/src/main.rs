@@ -2,19 +2,37 @@
 
 #![forbid(unsafe_code)]
 
-use std::process::{Command, ExitCode};
+mod cargo;
+mod instructions;
+mod peers;
+mod structure;
+mod table;
+mod usage;
+
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-mod structure;
+use usage::Usage;
 
 const HELP: &str = "\
 cargo xtask <task>
 
-  check             formatting, lints, docs, structure, all tests (fetches the small test models once)
-  check --offline   the same without the tests that need a real model
-  structure         only the structure: dependency direction, unsafe code, file sizes
-  help              this text";
+  check                  formatting, lints, docs, structure, instruction counts, all tests (fetches the small test
+                         models once)
+  check --offline        the same without the tests that need a real model
+  structure              only the structure: dependency direction, unsafe code, file sizes
+  instructions           only the instruction counts of the hot kernels, against the committed ones (needs valgrind)
+  instructions --bless   writes the counts of now into the committed file
+  peers                  compares speed and memory with llama.cpp, building it if there is none (needs an idle machine)
+    --quick              one round and nothing deeper than 4,096 tokens
+    --json               data instead of a table
+    --models NAMES       of smollm2-135m,qwen2.5-coder-0.5b
+    --threads N          for both sides; all cores without it
+    --rounds N           3 without it
+    --llama-bench PATH   the llama-bench to compare with; LLAMA_BENCH in the environment does the same
+    --inertiakv PATH     an `inertiakv` to compare instead of this checkout's
+  help                   this text";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,17 +41,21 @@ fn main() -> ExitCode {
         ["check"] => check(false),
         ["check", "--offline"] => check(true),
         ["structure"] => structure::check(),
+        ["instructions"] => instructions::run(false),
+        ["instructions", "--bless"] => instructions::run(true),
+        ["peers", options @ ..] => peers::run(options),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())
         }
-        other => {
-            eprintln!("error: unknown task `{}`\n\n{HELP}", other.join(" "));
-            return ExitCode::from(2);
-        }
+        other => Err(Usage(format!("unknown task `{}`", other.join(" "))).into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Usage>() => {
+            eprintln!("error: {error}\n\n{HELP}");
+            ExitCode::from(2)
+        }
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -64,6 +86,8 @@ fn check(offline: bool) -> Result<()> {
         &["doc", "--workspace", "--no-deps", "--document-private-items"],
         &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")],
     )?;
+    println!("== instruction counts");
+    instructions::run(false)?;
     let mut tests = vec!["test", "--workspace"];
     if offline {
         tests.extend(["--", "--skip", "real_model"]);
@@ -73,8 +97,7 @@ fn check(offline: bool) -> Result<()> {
 
 fn step(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {
     println!("== {name}: cargo {}", arguments.join(" "));
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let status = Command::new(cargo)
+    let status = cargo::cargo()
         .args(arguments)
         .envs(environment.iter().copied())
         .status()

@@ -4,7 +4,7 @@
 //! another implementation, with its own rows, weights and cache.
 
 use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
-use inertiakv_kernels::cache::{CacheError, KvCache};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache};
 use inertiakv_kernels::limits::{self, Limits};
 use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};
 use inertiakv_kernels::ops::{self, RopeAngles, RopeStyle};
@@ -86,6 +86,8 @@ pub(crate) trait Backend: Send + Sync {
         keys: &Self::Rows,
         values: &Self::Rows,
     ) -> Result<(), CacheError>;
+    /// Takes entries out of a cache: one place per layer and KV head.
+    fn evict(&self, cache: &mut Self::Cache, plans: &[Option<HeadPlan<'_>>]) -> Result<(), CacheError>;
     fn attend(
         &self,
         layer: usize,
@@ -206,6 +208,10 @@ impl Backend for CpuBackend {
         let width = shape.kv_heads * shape.head_dim;
         let range = first * width..(first + rows) * width;
         cache.append(layer, &keys[range.clone()], &values[range])
+    }
+
+    fn evict(&self, cache: &mut KvCache, plans: &[Option<HeadPlan<'_>>]) -> Result<(), CacheError> {
+        cache.evict(&self.pool, plans)
     }
 
     fn attend(

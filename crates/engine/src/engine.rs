@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inertiakv_kernels::cache::{KvConfig, KvPool, KvType};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
 use inertiakv_policy::{Method, PolicyState, Shape};
 
 use crate::Error;
-use crate::backend::CpuBackend;
+use crate::backend::{Backend, CpuBackend};
 use crate::bench::ModelLimits;
 use crate::chat_template::ChatTemplate;
 use crate::config::ModelConfig;
@@ -201,6 +201,11 @@ impl Engine {
             asked if asked > CHUNK => Err(Error::ScoringWindow { asked, limit: CHUNK }),
             _ => Ok(()),
         }
+    }
+
+    /// Takes rows out of a cache, on all threads.
+    pub(crate) fn evict(&self, cache: &mut KvCache, plans: &[Option<HeadPlan<'_>>]) -> Result<(), CacheError> {
+        self.inner.backend.evict(cache, plans)
     }
 
     /// What the policy must know of the model.

@@ -12,8 +12,11 @@ mod pool;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
 
 use thiserror::Error;
+
+use crate::threads::{SharedMut, ThreadPool};
 
 pub use pool::KvPool;
 
@@ -136,6 +139,14 @@ pub enum CacheError {
         /// Rows held.
         rows: usize,
     },
+    /// There is not one place per head.
+    #[error("{plans} plans for {heads} heads: give one place per layer and KV head")]
+    Plans {
+        /// Places given.
+        plans: usize,
+        /// Layers times KV heads.
+        heads: usize,
+    },
     /// A plan keeps more rows than there are.
     #[error("the plan keeps {kept} rows of {rows}: keep at most what is held")]
     Rows {
@@ -185,6 +196,62 @@ impl Head {
             && self.has_open_block()
             && self.blocks.last_mut().is_some_and(|block| block.bytes_mut().is_none());
         growth + usize::from(copy)
+    }
+
+    /// Blocks that a plan writes to although a fork has them too.
+    fn shared_blocks(&mut self, plan: &HeadPlan<'_>) -> usize {
+        let mut written: Vec<usize> = plan.moves.iter().map(|&(_, to)| to as usize / BLOCK_ROWS).collect();
+        written.dedup();
+        written.sort_unstable();
+        written.dedup();
+        written.retain(|&block| self.blocks[block].bytes_mut().is_none());
+        written.len()
+    }
+
+    /// Carries out the moves of a plan that has been checked; `fresh` holds [`Head::shared_blocks`] blocks.
+    fn move_rows(&mut self, layout: &Layout, plan: &HeadPlan<'_>, fresh: &mut Vec<Block>) {
+        for &(from, to) in plan.moves {
+            let (from, to) = (from as usize, to as usize);
+            let (low, high) = self.blocks.split_at_mut(to / BLOCK_ROWS + 1);
+            let target = low.last_mut().expect("split after the target block");
+            make_exclusive(target, fresh);
+            let target = target.bytes_mut().expect("made exclusive above");
+            if from / BLOCK_ROWS == to / BLOCK_ROWS {
+                layout.move_within(target, from % BLOCK_ROWS, to % BLOCK_ROWS);
+            } else {
+                let source = high[from / BLOCK_ROWS - to / BLOCK_ROWS - 1].bytes();
+                layout.copy_row(source, from % BLOCK_ROWS, target, to % BLOCK_ROWS);
+            }
+        }
+    }
+}
+
+/// How the rows of one head change: the moves `(from, to)` in order, each from a held row to a lower one, then the head
+/// is cut to its first `rows` rows.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadPlan<'a> {
+    /// Copies of one row over another.
+    pub moves: &'a [(u32, u32)],
+    /// Rows that stay.
+    pub rows: usize,
+}
+
+impl HeadPlan<'_> {
+    fn check(&self, held: usize) -> Result<(), CacheError> {
+        if self.rows > held {
+            return Err(CacheError::Rows {
+                kept: self.rows,
+                rows: held,
+            });
+        }
+        match self
+            .moves
+            .iter()
+            .find(|&&(from, to)| from <= to || from as usize >= held)
+        {
+            Some(&(from, to)) => Err(CacheError::Move { from, to, rows: held }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -296,54 +363,63 @@ impl KvCache {
         Ok(copy)
     }
 
-    /// Carries out an eviction plan on one head: the moves `(from, to)` in order, each from a held row to a lower one,
-    /// then the head is cut to its first `rows` rows. Blocks that become empty go back to the pool at once.
+    /// Carries out an eviction: `plans` has one place per head, `[layer][kv_head]`, with nothing where nothing leaves.
+    /// Blocks that become empty go back to the pool at once.
     ///
     /// # Errors
-    /// If a move is not of that form, `rows` is more than is held, or copying a shared block needs more memory than
-    /// the pool may use; then nothing has changed.
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "the blocks it writes to were made exclusive first"
-    )]
-    pub fn apply(&mut self, layer: usize, head: usize, moves: &[(u32, u32)], rows: usize) -> Result<(), CacheError> {
-        let index = self.index(layer, head)?;
-        let head = &mut self.heads[index];
-        let held = head.rows;
-        if rows > held {
-            return Err(CacheError::Rows { kept: rows, rows: held });
+    /// If there is not one place per head, a plan does not fit its head (see [`HeadPlan`]), or copying shared blocks needs
+    /// more memory than the pool may use; then nothing has changed.
+    pub fn evict(&mut self, threads: &ThreadPool, plans: &[Option<HeadPlan<'_>>]) -> Result<(), CacheError> {
+        if plans.len() != self.heads.len() {
+            return Err(CacheError::Plans {
+                plans: plans.len(),
+                heads: self.heads.len(),
+            });
         }
-        if let Some(&(from, to)) = moves.iter().find(|&&(from, to)| from <= to || from as usize >= held) {
-            return Err(CacheError::Move { from, to, rows: held });
+        let mut shared = Vec::with_capacity(plans.len());
+        for (head, plan) in self.heads.iter_mut().zip(plans) {
+            shared.push(match plan {
+                Some(plan) => {
+                    plan.check(head.rows)?;
+                    head.shared_blocks(plan)
+                }
+                None => 0,
+            });
         }
-        // Blocks written to must be ours alone first; each is copied at most once.
-        let mut written: Vec<usize> = moves.iter().map(|&(_, to)| to as usize / BLOCK_ROWS).collect();
-        written.dedup();
-        written.sort_unstable();
-        written.dedup();
-        written.retain(|&block| head.blocks[block].bytes_mut().is_none());
-        let mut fresh = self.pool.take(written.len())?;
-        for block in written {
-            make_exclusive(&mut head.blocks[block], &mut fresh);
-        }
+        let mut fresh = self.pool.take(shared.iter().sum())?;
+        let fresh: Vec<Mutex<Vec<Block>>> = shared
+            .iter()
+            .map(|&count| Mutex::new(fresh.split_off(fresh.len() - count)))
+            .collect();
         let layout = self.pool.layout();
-        for &(from, to) in moves {
-            let (from, to) = (from as usize, to as usize);
-            let (low, high) = head.blocks.split_at_mut(to / BLOCK_ROWS + 1);
-            let target = low.last_mut().expect("split after the target block");
-            let target = target.bytes_mut().expect("made exclusive above");
-            if from / BLOCK_ROWS == to / BLOCK_ROWS {
-                layout.move_within(target, from % BLOCK_ROWS, to % BLOCK_ROWS);
-            } else {
-                let source = high[from / BLOCK_ROWS - to / BLOCK_ROWS - 1].bytes();
-                layout.copy_row(source, from % BLOCK_ROWS, target, to % BLOCK_ROWS);
+        let heads = SharedMut::new(&mut self.heads);
+        threads.run(plans.len(), &|item| {
+            if let Some(plan) = &plans[item] {
+                // SAFETY: every head is one item's.
+                let head = unsafe { &mut heads.part(item, 1)[0] };
+                let mut fresh = fresh[item].lock().unwrap_or_else(PoisonError::into_inner);
+                head.move_rows(layout, plan, &mut fresh);
+            }
+        });
+        for (head, plan) in self.heads.iter_mut().zip(plans) {
+            if let Some(plan) = plan {
+                head.blocks.truncate(plan.rows.div_ceil(BLOCK_ROWS));
+                head.rows = plan.rows;
             }
         }
-        head.blocks.truncate(rows.div_ceil(BLOCK_ROWS));
-        head.rows = rows;
-        drop(fresh);
-        self.pool.trim();
+        self.pool.trim(Some(threads));
         Ok(())
+    }
+
+    /// [`KvCache::evict`] for a single head.
+    ///
+    /// # Errors
+    /// As there, and if the head does not exist.
+    pub fn apply(&mut self, layer: usize, head: usize, moves: &[(u32, u32)], rows: usize) -> Result<(), CacheError> {
+        let index = self.index(layer, head)?;
+        let mut plans = vec![None; self.heads.len()];
+        plans[index] = Some(HeadPlan { moves, rows });
+        self.evict(&ThreadPool::new(1), &plans)
     }
 
     /// Block table of a head.
@@ -374,7 +450,7 @@ impl KvCache {
 impl Drop for KvCache {
     fn drop(&mut self) {
         self.heads.clear();
-        self.pool.trim();
+        self.pool.trim(None);
     }
 }
 

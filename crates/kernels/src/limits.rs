@@ -35,81 +35,69 @@ pub struct Limits {
     pub byte_operations_per_second: f64,
 }
 
+/// What an instruction set does when it does nothing else. All need the set to be available.
+struct Loops {
+    /// Reads everything.
+    read: unsafe fn(&[u8]) -> u64,
+    /// So many turns of float operations.
+    floats: unsafe fn(usize) -> f32,
+    /// Operations of a turn.
+    float_operations: usize,
+    /// So many turns of byte operations.
+    bytes: unsafe fn(usize) -> i32,
+    /// Operations of a turn.
+    byte_operations: usize,
+}
+
+impl Loops {
+    fn of(isa: Isa) -> &'static Self {
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => &avx512::LOOPS,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => &avx2::LOOPS,
+            _ => &scalar::LOOPS,
+        }
+    }
+}
+
 /// Measures all limits, memory over a buffer of `bytes`: a buffer that fits into a cache measures the cache.
 ///
 /// # Errors
 /// If there is no memory for the buffer.
 pub fn measure(pool: &ThreadPool, bytes: usize) -> Result<Limits, LinearError> {
-    let isa = Isa::detect();
-    let (float, byte): (fn(usize) -> f32, fn(usize) -> i32) = match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the set is available.
-        Isa::Avx512 => (
-            |turns| unsafe { avx512::floats(turns) },
-            |turns| unsafe { avx512::bytes(turns) },
-        ),
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: as above.
-        Isa::Avx2 => (
-            |turns| unsafe { avx2::floats(turns) },
-            |turns| unsafe { avx2::bytes(turns) },
-        ),
-        _ => (scalar::floats, scalar::bytes),
-    };
-    let (float_operations, byte_operations) = match isa {
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => (avx512::FLOAT_OPERATIONS, avx512::BYTE_OPERATIONS),
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => (avx2::FLOAT_OPERATIONS, avx2::BYTE_OPERATIONS),
-        _ => (scalar::FLOAT_OPERATIONS, scalar::BYTE_OPERATIONS),
-    };
-    let items = 4 * pool.threads();
-    let turns = (items * TURNS) as f64;
-    Ok(Limits {
-        read_bytes_per_second: read(pool, isa, bytes)?,
-        float_operations_per_second: turns * float_operations as f64
-            / best(|| {
-                pool.run(items, &|_| {
-                    black_box(float(TURNS));
-                });
-            }),
-        byte_operations_per_second: turns * byte_operations as f64
-            / best(|| {
-                pool.run(items, &|_| {
-                    black_box(byte(TURNS));
-                });
-            }),
-    })
-}
-
-fn read(pool: &ThreadPool, isa: Isa, bytes: usize) -> Result<f64, LinearError> {
+    let loops = Loops::of(Isa::detect());
     let mut buffer = Region::new(bytes.next_multiple_of(PIECE))?;
     // Untouched pages would all be the same zeros.
     buffer.as_mut_slice().fill(1);
     let pieces: Vec<&[u8]> = buffer.as_slice().chunks_exact(PIECE).collect();
-    let seconds = best(|| {
-        pool.run(pieces.len(), &|item| {
-            let piece = pieces[item];
-            black_box(match isa {
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: the set is available.
-                Isa::Avx512 => unsafe { avx512::read(piece) },
-                #[cfg(target_arch = "x86_64")]
-                // SAFETY: as above.
-                Isa::Avx2 => unsafe { avx2::read(piece) },
-                _ => scalar::read(piece),
-            });
-        });
+    let read = best(pool, pieces.len(), &|item| {
+        // SAFETY: the set is available.
+        black_box(unsafe { (loops.read)(pieces[item]) });
     });
-    Ok((pieces.len() * PIECE) as f64 / seconds)
+    let items = 4 * pool.threads();
+    let floats = best(pool, items, &|_| {
+        // SAFETY: as above.
+        black_box(unsafe { (loops.floats)(TURNS) });
+    });
+    let bytes = best(pool, items, &|_| {
+        // SAFETY: as above.
+        black_box(unsafe { (loops.bytes)(TURNS) });
+    });
+    let turns = (items * TURNS) as f64;
+    Ok(Limits {
+        read_bytes_per_second: (pieces.len() * PIECE) as f64 / read,
+        float_operations_per_second: turns * loops.float_operations as f64 / floats,
+        byte_operations_per_second: turns * loops.byte_operations as f64 / bytes,
+    })
 }
 
-/// Seconds of the fastest of several rounds, after one that does not count.
-fn best(mut round: impl FnMut()) -> f64 {
-    round();
+/// Seconds of the fastest of several rounds of a job, after one that does not count.
+fn best(pool: &ThreadPool, items: usize, task: &(dyn Fn(usize) + Sync)) -> f64 {
+    pool.run(items, task);
     let times = (0..ROUNDS).map(|_| {
         let start = Instant::now();
-        round();
+        pool.run(items, task);
         start.elapsed().as_secs_f64()
     });
     times.fold(f64::INFINITY, f64::min)

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Instant;
 
 use inertiakv_kernels::attention::{GroupPooling, Mass};
-use inertiakv_kernels::cache::KvCache;
+use inertiakv_kernels::cache::{HeadPlan, KvCache};
 use inertiakv_policy::{self as policy, EvictionPlan, HeadObservation, PolicyState, StepNeeds};
 
 use super::{CHUNK, Session};
@@ -151,13 +151,16 @@ impl Session {
             return Ok(());
         }
         let config = self.engine.config();
-        for layer in 0..config.layers {
-            for head in 0..config.kv_heads {
-                if let Some(plan) = plan.for_head(layer, head) {
-                    self.cache.apply(layer, head, &plan.moves, plan.rows)?;
-                }
-            }
-        }
+        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
+        let plans: Vec<Option<HeadPlan<'_>>> = heads
+            .map(|(layer, head)| {
+                plan.for_head(layer, head).map(|plan| HeadPlan {
+                    moves: &plan.moves,
+                    rows: plan.rows,
+                })
+            })
+            .collect();
+        self.engine.evict(&mut self.cache, &plans)?;
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use memmap2::{MmapMut, MmapRaw};
 
 use super::layout::{BLOCK_ROWS, Layout, MAX_DIM};
 use super::{CacheError, KvConfig};
+use crate::threads::ThreadPool;
 
 /// Bytes of a slab, about.
 const SLAB: usize = 4 << 20;
@@ -195,10 +196,11 @@ impl KvPool {
         Ok(blocks)
     }
 
-    /// Gives the memory of free blocks beyond the warm reserve back to the operating system.
-    pub(super) fn trim(&self) {
+    /// Gives the memory of free blocks beyond the warm reserve back to the operating system, on `threads` if there are.
+    pub(super) fn trim(&self, threads: Option<&ThreadPool>) {
         // A step of a cache held at a multiple of 32 rows takes and frees one block per head; two sequences' worth.
         let reserve = 2 * self.inner.config.layers * self.inner.config.kv_heads;
+        // Locked to the end: nobody may take a block whose page is about to go.
         let mut state = self.inner.lock();
         if state.warm.len() <= reserve {
             return;
@@ -208,10 +210,17 @@ impl KvPool {
         slots.sort_unstable();
         let same_run =
             |&left: &usize, &right: &usize| left + 1 == right && !right.is_multiple_of(self.inner.slots_per_slab);
-        for run in slots.chunk_by(same_run) {
-            let slab = &state.slabs[run[0] / self.inner.slots_per_slab];
+        let runs: Vec<&[usize]> = slots.chunk_by(same_run).collect();
+        let slabs = &state.slabs;
+        let release = |item: usize| {
+            let run = runs[item];
             let first = run[0] % self.inner.slots_per_slab;
-            slab.release(first, first + run.len(), self.inner.layout.bytes);
+            slabs[run[0] / self.inner.slots_per_slab].release(first, first + run.len(), self.inner.layout.bytes);
+        };
+        // Giving back hundreds of megabytes takes the system milliseconds.
+        match threads {
+            Some(threads) => threads.run(runs.len(), &release),
+            None => (0..runs.len()).for_each(release),
         }
         state.cold.extend(slots.into_iter().rev());
     }

@@ -7,17 +7,23 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
+use super::Loops;
+
 /// Independent sums: enough to hide the latency of an operation.
 const SUMS: usize = 12;
-/// Operations of one turn of [`floats`].
-pub(super) const FLOAT_OPERATIONS: usize = 2 * 8 * SUMS;
-/// Operations of one turn of [`bytes`].
-pub(super) const BYTE_OPERATIONS: usize = 2 * 32 * SUMS;
+
+pub(super) const LOOPS: Loops = Loops {
+    read,
+    floats,
+    float_operations: 2 * 8 * SUMS,
+    bytes,
+    byte_operations: 2 * 32 * SUMS,
+};
 
 /// # Safety
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn read(data: &[u8]) -> u64 {
+unsafe fn read(data: &[u8]) -> u64 {
     let mut all = [_mm256_setzero_si256(); 4];
     for line in data.chunks_exact(128) {
         for (part, all) in all.iter_mut().enumerate() {
@@ -32,7 +38,7 @@ pub(super) unsafe fn read(data: &[u8]) -> u64 {
 /// # Safety
 /// The machine has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
-pub(super) unsafe fn floats(turns: usize) -> f32 {
+unsafe fn floats(turns: usize) -> f32 {
     let factor = _mm256_set1_ps(black_box(0.5));
     let mut sums: [__m256; SUMS] = [_mm256_set1_ps(1.0); SUMS];
     for _ in 0..turns {
@@ -47,7 +53,7 @@ pub(super) unsafe fn floats(turns: usize) -> f32 {
 /// # Safety
 /// The machine has AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn bytes(turns: usize) -> i32 {
+unsafe fn bytes(turns: usize) -> i32 {
     let ones = _mm256_set1_epi16(1);
     let mut numbers = _mm256_set1_epi8(black_box(3));
     let mut sums = [_mm256_setzero_si256(); SUMS];

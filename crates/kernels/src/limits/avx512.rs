@@ -6,17 +6,23 @@ use std::arch::x86_64::{
 };
 use std::hint::black_box;
 
+use super::Loops;
+
 /// Independent sums: enough to hide the latency of an operation.
 const SUMS: usize = 12;
-/// Operations of one turn of [`floats`].
-pub(super) const FLOAT_OPERATIONS: usize = 2 * 16 * SUMS;
-/// Operations of one turn of [`bytes`].
-pub(super) const BYTE_OPERATIONS: usize = 2 * 64 * SUMS;
+
+pub(super) const LOOPS: Loops = Loops {
+    read,
+    floats,
+    float_operations: 2 * 16 * SUMS,
+    bytes,
+    byte_operations: 2 * 64 * SUMS,
+};
 
 /// # Safety
 /// The machine has AVX-512 F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn read(data: &[u8]) -> u64 {
+unsafe fn read(data: &[u8]) -> u64 {
     let mut all = [_mm512_setzero_si512(); 4];
     for lines in data.chunks_exact(256) {
         for (part, all) in all.iter_mut().enumerate() {
@@ -31,7 +37,7 @@ pub(super) unsafe fn read(data: &[u8]) -> u64 {
 /// # Safety
 /// The machine has AVX-512 F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn floats(turns: usize) -> f32 {
+unsafe fn floats(turns: usize) -> f32 {
     let factor = _mm512_set1_ps(black_box(0.5));
     let mut sums: [__m512; SUMS] = [_mm512_set1_ps(1.0); SUMS];
     for _ in 0..turns {
@@ -46,7 +52,7 @@ pub(super) unsafe fn floats(turns: usize) -> f32 {
 /// # Safety
 /// The machine has AVX-512 F, BW and VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) unsafe fn bytes(turns: usize) -> i32 {
+unsafe fn bytes(turns: usize) -> i32 {
     let numbers = _mm512_set1_epi8(black_box(3));
     let mut sums = [_mm512_setzero_si512(); SUMS];
     for _ in 0..turns {

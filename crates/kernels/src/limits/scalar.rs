@@ -2,18 +2,24 @@
 
 use std::hint::black_box;
 
-const LANES: usize = 16;
-/// Operations of one turn of [`floats`].
-pub(super) const FLOAT_OPERATIONS: usize = 2 * LANES;
-/// Operations of one turn of [`bytes`].
-pub(super) const BYTE_OPERATIONS: usize = 2 * LANES;
+use super::Loops;
 
-pub(super) fn read(data: &[u8]) -> u64 {
+const LANES: usize = 16;
+
+pub(super) const LOOPS: Loops = Loops {
+    read,
+    floats,
+    float_operations: 2 * LANES,
+    bytes,
+    byte_operations: 2 * LANES,
+};
+
+fn read(data: &[u8]) -> u64 {
     let (words, _) = data.as_chunks::<8>();
     words.iter().fold(0, |all, &word| all ^ u64::from_le_bytes(word))
 }
 
-pub(super) fn floats(turns: usize) -> f32 {
+fn floats(turns: usize) -> f32 {
     let factor = black_box(0.5_f32);
     let mut sums = [1.0_f32; LANES];
     for _ in 0..turns {
@@ -24,7 +30,7 @@ pub(super) fn floats(turns: usize) -> f32 {
     sums.iter().sum()
 }
 
-pub(super) fn bytes(turns: usize) -> i32 {
+fn bytes(turns: usize) -> i32 {
     let numbers = black_box([3_i8; LANES]);
     let mut sums = [0_i32; LANES];
     for _ in 0..turns {

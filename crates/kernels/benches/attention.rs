@@ -1,0 +1,106 @@
+//! Attention of one layer in the shapes of the two small models, on all cores.
+//!
+//! Decoding prints GiB/s of keys and values, with and without the mass that scoring needs; prefill of a chunk of 512 rows
+//! prints Gelem/s, an element being a multiplication or an addition. `INERTIAKV_ISA=scalar|avx2` measures a lower
+//! instruction set.
+
+#[path = "support/caches.rs"]
+mod caches;
+
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
+use inertiakv_kernels::cache::KvType;
+use inertiakv_kernels::threads::ThreadPool;
+
+use caches::{Model, QWEN, SMOLLM2, filled, numbers};
+
+const MODELS: [Model; 2] = [SMOLLM2, QWEN];
+
+/// Layers that are attended to in turn, so that the entries come from memory as they do in a model.
+const LAYERS: usize = 24;
+
+/// 1 / sqrt(head size) of both models.
+const SCALE: f32 = 0.125;
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .configure_from_args();
+    decode(&mut criterion);
+    prefill(&mut criterion);
+    criterion.final_summary();
+}
+
+fn decode(criterion: &mut Criterion) {
+    let pool = all_cores();
+    for model in &MODELS {
+        for kv_type in [KvType::F16, KvType::Q8_0] {
+            let mut group = criterion.benchmark_group(format!("decode {} {kv_type}", model.name));
+            for entries in [512, 4096, 16_384] {
+                let cache = filled(model, kv_type, LAYERS, entries);
+                let queries = numbers(model.heads() * model.head_dim);
+                let mut out = vec![0.0; queries.len()];
+                let mut mass = Mass::default();
+                let mut layers = (0..LAYERS).cycle();
+                group.throughput(Throughput::Bytes((cache.bytes() / LAYERS) as u64));
+                for with_mass in [false, true] {
+                    let name = if with_mass { "with mass" } else { "plain" };
+                    group.bench_function(BenchmarkId::new(name, entries), |bencher| {
+                        bencher.iter(|| {
+                            let task = AttentionTask {
+                                cache: &cache,
+                                layer: layers.next().expect("an endless cycle"),
+                                queries: &queries,
+                                rows: 1,
+                                out: &mut out,
+                                mass: with_mass.then_some((&mut mass, GroupPooling::Sum, 1)),
+                            };
+                            attend(&pool, model.heads(), SCALE, &mut [task]);
+                        });
+                    });
+                }
+            }
+            group.finish();
+        }
+    }
+}
+
+fn prefill(criterion: &mut Criterion) {
+    const ROWS: usize = 512;
+    let pool = all_cores();
+    for model in &MODELS {
+        let mut group = criterion.benchmark_group(format!("prefill {} f16, {ROWS} rows", model.name));
+        for past in [0, 4096] {
+            let cache = filled(model, KvType::F16, 1, past + ROWS);
+            let queries = numbers(ROWS * model.heads() * model.head_dim);
+            let mut out = vec![0.0; queries.len()];
+            // Row i sees the past and i + 1 rows of the chunk.
+            let pairs = ROWS * past + ROWS * (ROWS + 1) / 2;
+            group.throughput(Throughput::Elements(
+                (4 * pairs * model.heads() * model.head_dim) as u64,
+            ));
+            group.bench_function(BenchmarkId::new("past", past), |bencher| {
+                bencher.iter(|| {
+                    let task = AttentionTask {
+                        cache: &cache,
+                        layer: 0,
+                        queries: &queries,
+                        rows: ROWS,
+                        out: &mut out,
+                        mass: None,
+                    };
+                    attend(&pool, model.heads(), SCALE, &mut [task]);
+                });
+            });
+        }
+        group.finish();
+    }
+}
+
+fn all_cores() -> ThreadPool {
+    ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from))
+}

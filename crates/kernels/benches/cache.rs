@@ -1,0 +1,90 @@
+//! Rows that come and go: appending, and applying an eviction plan. One layer in the shape of Qwen2.5-0.5B, f16.
+//!
+//! Prints Gelem/s or Melem/s, an element being a row of one KV head that was appended, or held before the plan.
+
+#[path = "support/caches.rs"]
+mod caches;
+
+use std::time::Duration;
+
+use criterion::{BatchSize, Criterion, Throughput};
+use inertiakv_kernels::cache::{KvCache, KvType};
+
+use caches::{Model, QWEN, SMOLLM2, compaction, filled, numbers};
+
+const ENTRIES: usize = 16_000;
+const KEPT: usize = ENTRIES / 10;
+
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_millis(800))
+        .configure_from_args();
+    evict(&mut criterion);
+    steady_state(&mut criterion);
+    append_chunk(&mut criterion);
+    criterion.final_summary();
+}
+
+fn evict(criterion: &mut Criterion) {
+    for model in [SMOLLM2, QWEN] {
+        let mut group = criterion.benchmark_group(format!("evict {}", model.name));
+        group.throughput(Throughput::Elements((model.kv_heads * ENTRIES) as u64));
+        let moves = compaction(ENTRIES, KEPT);
+        // The setup fills a whole cache, so only a few exist at a time.
+        group.bench_function(format!("{} of {ENTRIES}", ENTRIES - KEPT), |bencher| {
+            bencher.iter_batched(
+                || filled(&model, KvType::F16, 1, ENTRIES),
+                |mut cache| {
+                    apply(&mut cache, &model, &moves, KEPT);
+                    cache
+                },
+                BatchSize::PerIteration,
+            );
+        });
+        group.finish();
+    }
+}
+
+/// The steady state of a held budget: a token comes, an entry leaves and the newest row takes its place.
+fn steady_state(criterion: &mut Criterion) {
+    for model in [SMOLLM2, QWEN] {
+        let mut group = criterion.benchmark_group(format!("step {}", model.name));
+        group.throughput(Throughput::Elements(model.kv_heads as u64));
+        let mut cache = filled(&model, KvType::F16, 1, KEPT);
+        let row = numbers(model.kv_heads * model.head_dim);
+        let mut holes = (0..KEPT as u32).cycle().step_by(37);
+        group.bench_function(format!("append 1 and evict 1 of {KEPT}"), |bencher| {
+            bencher.iter(|| {
+                cache.append(0, &row, &row).expect("no limit");
+                let hole = holes.next().expect("an endless cycle");
+                apply(&mut cache, &model, &[(KEPT as u32, hole)], KEPT);
+            });
+        });
+        group.finish();
+    }
+}
+
+fn append_chunk(criterion: &mut Criterion) {
+    const ROWS: usize = 512;
+    for kv_type in [KvType::F16, KvType::Q8_0] {
+        let mut group = criterion.benchmark_group(format!("append {} {kv_type}", QWEN.name));
+        group.throughput(Throughput::Elements((QWEN.kv_heads * ROWS) as u64));
+        let mut cache = filled(&QWEN, kv_type, 1, ROWS);
+        let rows = numbers(ROWS * QWEN.kv_heads * QWEN.head_dim);
+        group.bench_function(format!("{ROWS} rows"), |bencher| {
+            bencher.iter(|| {
+                apply(&mut cache, &QWEN, &[], 0);
+                cache.append(0, &rows, &rows).expect("no limit");
+            });
+        });
+        group.finish();
+    }
+}
+
+fn apply(cache: &mut KvCache, model: &Model, moves: &[(u32, u32)], rows: usize) {
+    for head in 0..model.kv_heads {
+        cache.apply(0, head, moves, rows).expect("a valid plan");
+    }
+}
