@@ -163,7 +163,9 @@ impl Race {
         };
         let speed = match point.quantity {
             Quantity::PeakMemory => {
-                return Ok(self.ours.peak_memory(model, point.context, point.method)? as f64);
+                let bytes = self.ours.peak_memory(model, point.context, point.method)?;
+                eprintln!("  ours    {} MiB", bytes >> 20);
+                return Ok(bytes as f64);
             }
             Quantity::Prefill => bench(TOKENS_AFTER_PREFILL)?.prefill_tokens_per_second,
             Quantity::Decode => bench(point.decoded_tokens())?.decode_tokens_per_second,

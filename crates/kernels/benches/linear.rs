@@ -39,9 +39,9 @@ const ROWS: [usize; 3] = [1, 8, 512];
 /// Weights with more output features than this are the output matrix, which multiplies few rows in practice.
 const MOST_FEATURES_OF_MANY_ROWS: usize = 10_000;
 
-/// Bytes that the copies of a weight fill together. They are multiplied one after the other, since in a model, too, no
-/// weight is in a cache when its turn comes.
-const FOOTPRINT: usize = 192 << 20;
+/// Bytes that the copies of a weight fill together: what the smaller model's weights fill. They are multiplied one after
+/// the other, since in a model, too, all others come before a weight's turn comes again.
+const FOOTPRINT: usize = 96 << 20;
 
 fn main() {
     let mut criterion = Criterion::default()
