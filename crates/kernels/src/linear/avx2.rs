@@ -57,7 +57,9 @@ unsafe fn quantised<const FORMAT: u8>(unit: &Unit) {
                 one_row::<FORMAT>(unit, group);
             }
         } else {
-            many_rows::<FORMAT>(unit);
+            for first in unit.groups.clone().step_by(PANEL_GROUPS) {
+                many_rows::<FORMAT>(&unit.part(first..unit.groups.end.min(first + PANEL_GROUPS)));
+            }
         }
     }
 }

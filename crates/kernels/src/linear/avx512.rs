@@ -16,14 +16,14 @@ use std::ops::Range;
 use super::WeightType;
 use super::activations::{TILE, TileBlock};
 use super::layout::{GROUP, Layout, format};
-use super::matmul::{PANEL_GROUPS, Unit};
+use super::matmul::{FEW_ROWS, PANEL_GROUPS, Unit};
 
 /// Blocks of a panel: with two groups 20 KiB of unpacked weights, which stay in the first-level cache.
 const PANEL_BLOCKS: usize = 16;
 /// Inputs of a panel of float weights: 16 KiB.
 const PANEL_INPUTS: usize = 128;
-/// How far ahead of its use a weight is asked for in the product with one row, in bytes.
-const AHEAD: usize = 2048;
+/// How far ahead of its use a weight is asked for in the product with few rows, in bytes.
+const AHEAD: usize = 4096;
 
 /// # Safety
 /// The machine has AVX-512 F, BW, DQ, VL and VNNI; the rest as for `scalar::run`.
@@ -55,11 +55,15 @@ unsafe fn quantised<const FORMAT: u8>(unit: &Unit) {
             for group in unit.groups.clone() {
                 one_row::<FORMAT>(unit, group);
             }
+        } else if unit.x.rows() <= FEW_ROWS {
+            for group in unit.groups.clone() {
+                few_rows::<FORMAT>(unit, group);
+            }
         } else if unit.groups.len() == PANEL_GROUPS {
             many_rows::<FORMAT, PANEL_GROUPS>(unit);
         } else {
             for group in unit.groups.clone() {
-                many_rows::<FORMAT, 1>(&unit.only(group));
+                many_rows::<FORMAT, 1>(&unit.part(group..group + 1));
             }
         }
     }
@@ -173,29 +177,36 @@ fn start<const FORMAT: u8>(negative_sum: i32) -> __m512i {
     }
 }
 
+/// [`start`] for a block, or for one half of a `Q6_K` block.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn start_of_part<const FORMAT: u8, const R: usize>(x: &TileBlock<R>, row: usize, part: usize) -> __m512i {
+    if FORMAT == format::Q6K {
+        start::<FORMAT>(x.negative_sums[part][row])
+    } else {
+        start::<FORMAT>(x.negative_sums[0][row] + x.negative_sums[1][row])
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn input(quad: [i8; 4]) -> __m512i {
     _mm512_set1_epi32(i32::from_le_bytes(quad.map(|byte| byte as u8)))
 }
 
-/// Adds the products of a block to the float sums: the formula of `scalar`.
+/// Adds the products of a block, for `Q6_K` of one of its halves, to the float sums: the formula of `scalar`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn add_block<const FORMAT: u8, const R: usize>(
+fn add_part<const FORMAT: u8, const R: usize>(
     sum: __m512,
-    dots: [__m512i; 2],
+    dot: __m512i,
     scales: [__m512; 2],
     x: &TileBlock<R>,
     row: usize,
+    part: usize,
 ) -> __m512 {
-    let scale = _mm512_set1_ps(x.scale[row]);
-    if FORMAT == format::Q6K {
-        let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[0]), _mm512_mul_ps(scales[0], scale), sum);
-        return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[1]), _mm512_mul_ps(scales[1], scale), sum);
-    }
-    let dot = _mm512_cvtepi32_ps(dots[0]);
-    let sum = _mm512_fmadd_ps(dot, _mm512_mul_ps(scales[0], scale), sum);
+    let scale = _mm512_mul_ps(scales[part], _mm512_set1_ps(x.scale[row]));
+    let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, sum);
     if format::has_minimum(FORMAT) {
         return _mm512_fmadd_ps(scales[1], _mm512_set1_ps(x.scaled_sum[row]), sum);
     }
@@ -238,13 +249,86 @@ unsafe fn one_row<const FORMAT: u8>(unit: &Unit, group: usize) {
             let dot = &mut dots[index / 4];
             *dot = _mm512_dpbusd_epi32(*dot, quad, input(x.quads[index][0]));
         }
-        if FORMAT != format::Q6K {
-            dots[0] = _mm512_add_epi32(dots[0], dots[1]);
+        if FORMAT == format::Q6K {
+            sum = add_part::<FORMAT, 1>(sum, dots[0], scales, x, 0, 0);
+            sum = add_part::<FORMAT, 1>(sum, dots[1], scales, x, 0, 1);
+        } else {
+            let dot = _mm512_add_epi32(dots[0], dots[1]);
+            sum = add_part::<FORMAT, 1>(sum, dot, scales, x, 0, 0);
         }
-        sum = add_block::<FORMAT, 1>(sum, dots, scales, x, 0);
     }
     // SAFETY: the mask keeps to the columns of the group.
     unsafe { _mm512_mask_storeu_ps(unit.place(0, group), mask(unit.columns(group)), sum) };
+}
+
+/// Two tiles at a time, weights unpacked into registers: while they are multiplied, the next ones are on their way.
+///
+/// # Safety
+/// As [`run`]; there are several rows.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn few_rows<const FORMAT: u8>(unit: &Unit, group: usize) {
+    let mut tiles = unit.tiles();
+    while let Some((tile, rows)) = tiles.next() {
+        // SAFETY: tiles and rows are the unit's.
+        unsafe {
+            match tiles.next() {
+                Some((second, more)) => {
+                    let x = [unit.x.tile(tile), unit.x.tile(second)];
+                    few_tiles::<FORMAT, 2>(unit, group, x, [rows, more]);
+                }
+                None => few_tiles::<FORMAT, 1>(unit, group, [unit.x.tile(tile)], [rows]),
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`run`]; `rows` are those of the tiles `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn few_tiles<const FORMAT: u8, const T: usize>(
+    unit: &Unit,
+    group: usize,
+    x: [&[TileBlock<TILE>]; T],
+    rows: [Range<usize>; T],
+) {
+    let weights = unit.group(group).as_ptr();
+    let size = format::quant_bytes(FORMAT);
+    let parts = if FORMAT == format::Q6K { 2 } else { 1 };
+    let mut sums = [[_mm512_setzero_ps(); TILE]; T];
+    for block in 0..unit.layout.blocks() {
+        // SAFETY: a block of the group.
+        let (quads, scales) = unsafe {
+            (
+                quads::<FORMAT>(weights.add(block * size)),
+                scales::<FORMAT>(unit.layout, weights, block),
+            )
+        };
+        prefetch::<FORMAT>(weights, block, AHEAD);
+        for (x, sums) in x.iter().zip(&mut sums) {
+            // SAFETY: every tile has as many blocks as the group.
+            let x = unsafe { x.get_unchecked(block) };
+            for part in 0..parts {
+                let mut dots: [__m512i; TILE] = std::array::from_fn(|row| start_of_part::<FORMAT, TILE>(x, row, part));
+                for quad in part * 8 / parts..(part + 1) * 8 / parts {
+                    for (row, dot) in dots.iter_mut().enumerate() {
+                        *dot = _mm512_dpbusd_epi32(*dot, quads[quad], input(x.quads[quad][row]));
+                    }
+                }
+                for (row, dot) in dots.into_iter().enumerate() {
+                    sums[row] = add_part::<FORMAT, TILE>(sums[row], dot, scales, x, row, part);
+                }
+            }
+        }
+    }
+    let mask = mask(unit.columns(group));
+    for (sums, rows) in sums.iter().zip(rows) {
+        for (sum, row) in sums.iter().zip(rows) {
+            // SAFETY: the mask keeps to the columns of the group.
+            unsafe { _mm512_mask_storeu_ps(unit.place(row, group), mask, *sum) };
+        }
+    }
 }
 
 fn mask(columns: usize) -> __mmask16 {
@@ -311,16 +395,9 @@ unsafe fn tile_rows<const FORMAT: u8, const G: usize>(
     let parts = if FORMAT == format::Q6K { 2 } else { 1 };
     for (block, x) in x.iter().enumerate() {
         for part in 0..parts {
-            let negative_sum = |row: usize| {
-                if parts == 2 {
-                    x.negative_sums[part][row]
-                } else {
-                    x.negative_sums[0][row] + x.negative_sums[1][row]
-                }
-            };
             let mut dots = [[_mm512_setzero_si512(); TILE]; G];
             for row in 0..TILE {
-                let start = start::<FORMAT>(negative_sum(row));
+                let start = start_of_part::<FORMAT, TILE>(x, row, part);
                 for dots in &mut dots {
                     dots[row] = start;
                 }
@@ -339,13 +416,7 @@ unsafe fn tile_rows<const FORMAT: u8, const G: usize>(
                 // SAFETY: filled, as the caller promises.
                 let scales = unsafe { panel.scales.get_unchecked(g).get_unchecked(block).assume_init() };
                 for row in 0..TILE {
-                    let sum = &mut sums[g][row];
-                    if parts == 2 {
-                        let scale = _mm512_mul_ps(scales[part], _mm512_set1_ps(x.scale[row]));
-                        *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[g][row]), scale, *sum);
-                    } else {
-                        *sum = add_block::<FORMAT, TILE>(*sum, [dots[g][row]; 2], scales, x, row);
-                    }
+                    sums[g][row] = add_part::<FORMAT, TILE>(sums[g][row], dots[g][row], scales, x, row, part);
                 }
             }
         }

@@ -11,8 +11,11 @@ use crate::threads::ThreadPool;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// Weight bytes of an item when there is one row: long enough to hide the hand-over, short enough to balance.
+/// Weight bytes of an item when there are few rows: long enough to hide the hand-over, short enough to balance.
 const BYTES_PER_ITEM: usize = 32 << 10;
+
+/// Up to this many rows weights are better unpacked again than kept unpacked: reading them takes longest.
+pub(super) const FEW_ROWS: usize = 16;
 
 /// Groups of 16 output features of an item when there are several rows.
 pub(super) const PANEL_GROUPS: usize = 2;
@@ -91,11 +94,11 @@ impl Unit<'_> {
         &self.weights[group * self.layout.group_bytes()..][..self.layout.group_bytes()]
     }
 
-    /// The part of the unit for one of its groups.
+    /// The part of the unit for some of its groups.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn only(&self, group: usize) -> Self {
+    pub(super) fn part(&self, groups: Range<usize>) -> Self {
         Self {
-            groups: group..group + 1,
+            groups,
             rows: self.rows.clone(),
             ..*self
         }
@@ -141,7 +144,7 @@ impl<'a> Task<'a> {
             !linear.needs_floats() || x.floats().len() == x.rows() * x.columns(),
             "{linear:?} needs floats; use Activations::set"
         );
-        let groups_per_item = if x.rows() == 1 {
+        let groups_per_item = if x.rows() <= FEW_ROWS {
             (BYTES_PER_ITEM / linear.layout.group_bytes()).max(1)
         } else {
             PANEL_GROUPS
