@@ -1,5 +1,8 @@
 //! The input of linear layers: rows quantised to 8-bit integers, 32 values at a time.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+
 use super::layout::BLOCK;
 use crate::isa::Isa;
 use crate::threads::{SharedMut, ThreadPool};
@@ -11,7 +14,7 @@ pub(super) const TILE: usize = 4;
 const ROUND: f32 = 12_582_912.0;
 
 /// Tiles quantised as one item of a job.
-const TILES_PER_ITEM: usize = 4;
+const TILES_PER_ITEM: usize = 2;
 
 /// 32 inputs of `R` rows. A value is `scale * quant`.
 #[repr(C)]
@@ -81,7 +84,7 @@ impl Activations {
         let blocks = columns.div_ceil(BLOCK);
         if rows == 1 {
             self.single.resize(blocks, TileBlock::ZERO);
-            quantise_tile(Isa::detect(), x, columns, &mut self.single);
+            quantise_row(Isa::detect(), x, &mut self.single);
             return;
         }
         let tiles = rows.div_ceil(TILE);
@@ -132,58 +135,66 @@ impl Activations {
     }
 }
 
-/// Quantises up to `R` rows of `columns` values into one tile.
-fn quantise_tile<const R: usize>(isa: Isa, x: &[f32], columns: usize, blocks: &mut [TileBlock<R>]) {
-    #[cfg(target_arch = "x86_64")]
-    if isa >= Isa::Avx2 {
-        // SAFETY: the set is available, and it includes AVX2.
-        unsafe { quantise_tile_avx2(x, columns, blocks) };
-        return;
-    }
-    let _ = isa;
-    quantise_tile_plain(x, columns, blocks);
-}
-
-/// The plain code, compiled for wider registers. Without contraction of multiply and add the numbers are the same.
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn quantise_tile_avx2<const R: usize>(x: &[f32], columns: usize, blocks: &mut [TileBlock<R>]) {
-    quantise_tile_plain(x, columns, blocks);
-}
-
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "it must take on the instruction set of its caller")]
-fn quantise_tile_plain<const R: usize>(x: &[f32], columns: usize, blocks: &mut [TileBlock<R>]) {
-    for row in 0..R {
-        let values = x.get(row * columns..(row + 1) * columns).unwrap_or_default();
-        for (index, block) in blocks.iter_mut().enumerate() {
-            let mut padded = [0.0_f32; BLOCK];
-            let run = values.get(index * BLOCK..).unwrap_or_default();
-            if let Some(run) = run.first_chunk::<BLOCK>() {
-                padded = *run;
-            } else {
-                padded[..run.len()].copy_from_slice(run);
-            }
-            quantise_block(&padded, block, row);
+/// Quantises the only row.
+fn quantise_row(isa: Isa, x: &[f32], blocks: &mut [TileBlock<1>]) {
+    for (index, block) in blocks.iter_mut().enumerate() {
+        let mut padded = [0.0; BLOCK];
+        let values = run_of(x, index, &mut padded);
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the set is available, and it includes AVX2.
+            Isa::Avx2 | Isa::Avx512 => unsafe { avx2::single(values, block) },
+            _ => quantise_block(values, block, 0),
         }
     }
 }
 
-#[inline(always)]
-#[expect(clippy::inline_always, reason = "it must take on the instruction set of its caller")]
-fn quantise_block<const R: usize>(values: &[f32; BLOCK], block: &mut TileBlock<R>, row: usize) {
-    // Magnitudes compare like integers, and infinities and NaN are above all numbers.
-    let largest = values
-        .iter()
-        .fold(0, |top, value| top.max((value.to_bits() & 0x7FFF_FFFF) as i32));
-    let largest = f32::from_bits(largest as u32);
-    let (scale, inverse) = if !largest.is_finite() {
+/// Quantises up to a tile of rows of `columns` values; rows that are not there are zeros.
+fn quantise_tile(isa: Isa, x: &[f32], columns: usize, blocks: &mut [TileBlock<TILE>]) {
+    let rows: [&[f32]; TILE] = std::array::from_fn(|row| x.get(row * columns..(row + 1) * columns).unwrap_or_default());
+    for (index, block) in blocks.iter_mut().enumerate() {
+        let mut padded = [[0.0; BLOCK]; TILE];
+        let mut values = [&[0.0; BLOCK]; TILE];
+        for ((values, row), padded) in values.iter_mut().zip(rows).zip(&mut padded) {
+            *values = run_of(row, index, padded);
+        }
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: the set is available, and it includes AVX2.
+            Isa::Avx2 | Isa::Avx512 => unsafe { avx2::tile(values, block) },
+            _ => (0..TILE).for_each(|row| quantise_block(values[row], block, row)),
+        }
+    }
+}
+
+/// Run `index` of 32 values of a row, in `padded` where the row ends within it.
+fn run_of<'a>(row: &'a [f32], index: usize, padded: &'a mut [f32; BLOCK]) -> &'a [f32; BLOCK] {
+    let run = row.get(index * BLOCK..).unwrap_or_default();
+    if let Some(run) = run.first_chunk() {
+        return run;
+    }
+    padded[..run.len()].copy_from_slice(run);
+    padded
+}
+
+/// Scale of a run and its inverse, from the largest magnitude in it.
+fn scale_of(largest: f32) -> (f32, f32) {
+    if !largest.is_finite() {
         (f32::NAN, 0.0)
     } else if largest < 1e-30 {
         (0.0, 0.0)
     } else {
         (largest / 127.0, 127.0 / largest)
-    };
+    }
+}
+
+/// The reference for every instruction set.
+fn quantise_block<const R: usize>(values: &[f32; BLOCK], block: &mut TileBlock<R>, row: usize) {
+    // Magnitudes compare like integers, and infinities and NaN are above all numbers.
+    let largest = values
+        .iter()
+        .fold(0, |top, value| top.max((value.to_bits() & 0x7FFF_FFFF) as i32));
+    let (scale, inverse) = scale_of(f32::from_bits(largest as u32));
     let mut quants = [0_i8; BLOCK];
     for (quant, value) in quants.iter_mut().zip(values) {
         *quant = (value * inverse + ROUND).to_bits() as i8;
@@ -201,7 +212,8 @@ fn quantise_block<const R: usize>(values: &[f32; BLOCK], block: &mut TileBlock<R
 
 #[cfg(test)]
 mod tests {
-    use super::{Activations, TILE};
+    use super::{Activations, TILE, TileBlock, quantise_row, quantise_tile};
+    use crate::isa::Isa;
     use crate::threads::ThreadPool;
 
     #[test]
@@ -229,6 +241,68 @@ mod tests {
                 assert_eq!(a.scaled_sum[0].to_bits(), b.scaled_sum[lane].to_bits());
                 assert_eq!(a.negative_sums[0][0], b.negative_sums[0][lane]);
                 assert_eq!(a.negative_sums[1][0], b.negative_sums[1][lane]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_instruction_set_quantises_to_the_same_bits() {
+        let columns = 32 * 40 + 7_usize;
+        // Ordinary values, exact ties of the rounding, tiny and huge ones, and what is no number.
+        let x: Vec<f32> = (0..5 * columns)
+            .map(|i| match i / 32 % 7 {
+                0 => ((i * 7919 % 4001) as f32 - 2000.0) * 1e-3,
+                1 => (i % 255) as f32 - 127.0,
+                2 => ((i % 32) as f32 - 15.5) * 0.5 + if i % 32 == 0 { 119.75 } else { 0.0 },
+                3 => (i % 5) as f32 * 1e-39,
+                4 => (i % 3) as f32 * 1e38,
+                5 if i % 64 == 3 => f32::NAN,
+                6 if i % 64 == 9 => f32::NEG_INFINITY,
+                _ => -((i % 100) as f32),
+            })
+            .collect();
+        let blocks = columns.div_ceil(32);
+        for isa in Isa::available() {
+            for rows in [1, 2, 4] {
+                let x = &x[..rows * columns];
+                let mut expected = vec![TileBlock::<TILE>::ZERO; blocks];
+                quantise_tile(Isa::Scalar, x, columns, &mut expected);
+                let mut tile = expected.clone();
+                quantise_tile(isa, x, columns, &mut tile);
+                let mut single = vec![TileBlock::<1>::ZERO; blocks];
+                quantise_row(isa, &x[..columns], &mut single);
+                for ((expected, tile), single) in expected.iter().zip(&tile).zip(&single) {
+                    for row in 0..TILE {
+                        if expected.scale[row].is_nan() {
+                            assert!(tile.scale[row].is_nan() && tile.scaled_sum[row].is_nan());
+                            continue;
+                        }
+                        assert_eq!(
+                            expected.quads.map(|quad| quad[row]),
+                            tile.quads.map(|quad| quad[row]),
+                            "{isa}"
+                        );
+                        assert_eq!(expected.scale[row].to_bits(), tile.scale[row].to_bits());
+                        assert_eq!(expected.scaled_sum[row].to_bits(), tile.scaled_sum[row].to_bits());
+                        assert_eq!(
+                            expected.negative_sums.map(|sums| sums[row]),
+                            tile.negative_sums.map(|sums| sums[row])
+                        );
+                        if row == 0 {
+                            assert_eq!(
+                                tile.quads.map(|quad| quad[0]),
+                                single.quads.map(|quad| quad[0]),
+                                "{isa}"
+                            );
+                            assert_eq!(tile.scale[0].to_bits(), single.scale[0].to_bits());
+                            assert_eq!(tile.scaled_sum[0].to_bits(), single.scaled_sum[0].to_bits());
+                            assert_eq!(
+                                tile.negative_sums.map(|sums| sums[0]),
+                                single.negative_sums.map(|sums| sums[0])
+                            );
+                        }
+                    }
+                }
             }
         }
     }
