@@ -1,8 +1,10 @@
 //! How is one job shared between threads?
 //!
 //! A decode step is hundreds of jobs of a few microseconds, so workers spin for a short while after a job and only then
-//! sleep. A job is a number of items; threads take items one by one, so results must not depend on who runs which. A
-//! worker that comes when the items are gone is not waited for: on a busy machine the caller does the work alone.
+//! sleep. A job is a number of items. Each thread has a run of neighbouring items of its own, which it takes one by one,
+//! and then helps the others: so it reads memory in one stream and finds what it wrote in the last job in its own cache.
+//! Who runs which item in the end is open, and results must not depend on it. A worker that comes when the items are
+//! gone is not waited for: on a busy machine the caller does the work alone.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,18 +28,26 @@ struct Shared {
     job: Mutex<Option<Job>>,
     wake: Condvar,
     sleepers: AtomicUsize,
-    next_item: AtomicUsize,
+    /// One per thread, the caller's first.
+    runs: Vec<Run>,
     /// Workers that are in the current job. Grows only under the lock of `job`, while there is one.
     running: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
 }
 
+/// Neighbouring items that one thread takes first, on a cache line of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Run {
+    next: AtomicUsize,
+    end: AtomicUsize,
+}
+
 /// The closure of the current job with its lifetime removed; `run` keeps it alive until every worker is done.
 #[derive(Clone, Copy)]
 struct Job {
     task: *const (dyn Fn(usize) + Sync),
-    items: usize,
 }
 
 // SAFETY: the pointee is `Sync`, and `ThreadPool::run` outlives every use of the pointer.
@@ -53,7 +63,7 @@ impl ThreadPool {
             job: Mutex::new(None),
             wake: Condvar::new(),
             sleepers: AtomicUsize::new(0),
-            next_item: AtomicUsize::new(0),
+            runs: (0..threads.max(1)).map(|_| Run::default()).collect(),
             running: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -63,7 +73,7 @@ impl ThreadPool {
                 let shared = Arc::clone(&shared);
                 std::thread::Builder::new()
                     .name(format!("inertiakv-{index}"))
-                    .spawn(move || shared.work())
+                    .spawn(move || shared.work(index))
                     .ok()
             })
             .collect();
@@ -97,12 +107,15 @@ impl ThreadPool {
         // and clears the job.
         let task_pointer: *const (dyn Fn(usize) + Sync) =
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
-        shared.next_item.store(0, Ordering::Relaxed);
+        let threads = shared.runs.len();
+        for (index, run) in shared.runs.iter().enumerate() {
+            run.next.store((index * items).div_ceil(threads), Ordering::Relaxed);
+            run.end.store(((index + 1) * items).div_ceil(threads), Ordering::Relaxed);
+        }
         // A job that panicked in the caller too has not been asked about its workers.
         shared.panicked.store(false, Ordering::Relaxed);
         *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job {
             task: task_pointer,
-            items,
         });
         shared.generation.fetch_add(1, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
@@ -111,7 +124,7 @@ impl ThreadPool {
             shared.wake.notify_all();
         }
         let finish = Finish { shared };
-        shared.take_items(task, items);
+        shared.take_items(0, task);
         drop(finish);
         assert!(
             !shared.panicked.swap(false, Ordering::Relaxed),
@@ -154,17 +167,22 @@ impl Drop for Finish<'_> {
 }
 
 impl Shared {
-    fn take_items(&self, task: &(dyn Fn(usize) + Sync), items: usize) {
-        loop {
-            let item = self.next_item.fetch_add(1, Ordering::Relaxed);
-            if item >= items {
-                return;
+    /// The run of thread `index` first, then what the others have left.
+    fn take_items(&self, index: usize, task: &(dyn Fn(usize) + Sync)) {
+        let (before, from) = self.runs.split_at(index);
+        for run in from.iter().chain(before) {
+            let end = run.end.load(Ordering::Relaxed);
+            loop {
+                let item = run.next.fetch_add(1, Ordering::Relaxed);
+                if item >= end {
+                    break;
+                }
+                task(item);
             }
-            task(item);
         }
     }
 
-    fn work(&self) {
+    fn work(&self, index: usize) {
         let mut seen = 0;
         loop {
             seen = self.wait_for_job(seen);
@@ -180,7 +198,7 @@ impl Shared {
             };
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 // SAFETY: this worker counts in `running`, and `run` does not return before that is zero again.
-                self.take_items(unsafe { &*job.task }, job.items);
+                self.take_items(index, unsafe { &*job.task });
             }));
             if outcome.is_err() {
                 self.panicked.store(true, Ordering::Relaxed);
