@@ -44,7 +44,7 @@ pub(crate) fn rate(tokens_per_second: f64) -> String {
 
 /// Tokens per second without the unit: `123`, `1.2`.
 pub(crate) fn speed(tokens_per_second: f64) -> String {
-    let places = if tokens_per_second < 100.0 { 1 } else { 0 };
+    let places = usize::from(tokens_per_second < 100.0);
     format!("{tokens_per_second:.places$}")
 }
 

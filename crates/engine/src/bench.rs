@@ -17,6 +17,9 @@ use crate::{Engine, Error, Session, memory};
 /// Steps after the first one that do not count: caches and branch predictors get used to the shorter cache.
 const WARM_UP_STEPS: usize = 2;
 
+/// More sequences than any machine decodes together.
+const MOST_SEQUENCES: usize = 1024;
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -76,7 +79,7 @@ pub struct Share {
     pub scoring: f64,
     /// Choosing what leaves, and taking it out.
     pub eviction: f64,
-    /// Norms, rotations, sums, embedding, sampling of nothing: the rest.
+    /// Norms, rotations, sums, embedding, copies: the rest.
     pub other: f64,
 }
 
@@ -115,7 +118,8 @@ impl Engine {
         progress: &mut dyn FnMut(BenchProgress) -> ControlFlow<()>,
     ) -> Result<Vec<BenchRow>, Error> {
         self.check_bench(options)?;
-        let total = options.contexts.len() * options.rounds * (1 + options.methods.len());
+        let parts = 1 + options.methods.len();
+        let total = (options.contexts.len() * parts).saturating_mul(options.rounds);
         let mut done = 0;
         let mut rows = Vec::new();
         self.warm_up()?;
@@ -159,20 +163,27 @@ impl Engine {
     }
 
     fn check_bench(&self, options: &BenchOptions) -> Result<(), Error> {
-        let needed = 1 + WARM_UP_STEPS + options.tokens;
+        let steps = options.tokens.saturating_add(1 + WARM_UP_STEPS);
         for &context in &options.contexts {
             if context == 0 {
                 return Err(Error::NoTokens);
             }
-            if context + needed > self.context() {
+            let needed = context.saturating_add(steps);
+            if needed > self.context() {
                 return Err(Error::ContextFull {
-                    needed: context + needed,
+                    needed,
                     context: self.context(),
                 });
             }
         }
         if options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
             return Err(Error::NothingToMeasure);
+        }
+        if options.sequences > MOST_SEQUENCES {
+            return Err(Error::TooManySequences {
+                asked: options.sequences,
+                limit: MOST_SEQUENCES,
+            });
         }
         options.methods.iter().try_for_each(|method| self.check_method(method))
     }

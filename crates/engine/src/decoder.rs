@@ -3,6 +3,7 @@
 //! One decoder for every family: what differs between them is data (biases, rotary style, tied embeddings). A batch is
 //! the new rows of one or several sequences; their matrix products run together, their attention apart.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass};
@@ -162,37 +163,33 @@ impl<B: Backend> Decoder<B> {
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention(backend, work, index, layer, sequences, profile)?;
             self.feed_forward(backend, work, layer, rows, profile);
-            self.check_finite(backend, work, index, sequences)?;
+            self.check_rows(backend, work, index, sequences)?;
         }
         backend.rms_norm(&work.hidden, &self.output_norm, self.norm_epsilon, &mut work.normed);
         profile.total += start.elapsed();
         Ok(())
     }
 
-    /// Logits of rows of the last [`Decoder::forward`], row after row.
+    /// Hands the logits of `rows` of the last [`Decoder::forward`] to `take`, with the number of the row.
     pub(crate) fn logits(
         &self,
         backend: &B,
         work: &mut Workspace<B>,
-        rows: std::ops::Range<usize>,
-        out: &mut Vec<f32>,
+        rows: Range<usize>,
+        take: &mut dyn FnMut(usize, &[f32]),
         profile: &mut Profile,
     ) -> Result<(), Error> {
         let start = Instant::now();
-        let count = rows.len();
-        backend.resize(&mut work.logits, count * self.vocabulary);
-        let weight = self.output.as_ref().unwrap_or(&self.embedding);
-        backend.linear(&mut work.scratch, &work.normed, rows, &mut [(weight, &mut work.logits)]);
-        backend.read(&work.logits, 0..count * self.vocabulary, out);
+        self.project(backend, work, rows.clone());
         profile.matmul += start.elapsed();
-        profile.total += start.elapsed();
-        if out.iter().all(|value| value.is_finite()) {
-            Ok(())
-        } else {
-            Err(Error::NotFinite {
-                place: "the output layer".to_owned(),
-            })
+        let mut out = std::mem::take(&mut work.last_rows);
+        for (index, row) in rows.enumerate() {
+            self.read_logits(backend, work, index, &mut out)?;
+            take(row, &out);
         }
+        work.last_rows = out;
+        profile.total += start.elapsed();
+        Ok(())
     }
 
     /// Logits of the last row of every sequence of the last [`Decoder::forward`], which had `rows` rows of each.
@@ -217,22 +214,30 @@ impl<B: Backend> Decoder<B> {
         backend.resize(&mut work.projected, lasts.len() * self.hidden);
         backend.gather(&work.normed, self.hidden, &lasts, &mut work.projected);
         std::mem::swap(&mut work.normed, &mut work.projected);
+        let product = Instant::now();
+        self.project(backend, work, 0..lasts.len());
+        profile.matmul += product.elapsed();
+        for (index, out) in out.iter_mut().enumerate() {
+            self.read_logits(backend, work, index, out)?;
+        }
         profile.total += start.elapsed();
-        if let [out] = out {
-            return self.logits(backend, work, 0..1, out, profile);
-        }
-        let mut all = std::mem::take(&mut work.last_rows);
-        self.logits(backend, work, 0..lasts.len(), &mut all, profile)?;
-        for (out, logits) in out.iter_mut().zip(all.chunks_exact(self.vocabulary)) {
-            out.clear();
-            out.extend_from_slice(logits);
-        }
-        work.last_rows = all;
         Ok(())
     }
 
+    fn project(&self, backend: &B, work: &mut Workspace<B>, rows: Range<usize>) {
+        backend.resize(&mut work.logits, rows.len() * self.vocabulary);
+        let weight = self.output.as_ref().unwrap_or(&self.embedding);
+        backend.linear(&mut work.scratch, &work.normed, rows, &mut [(weight, &mut work.logits)]);
+    }
+
+    fn read_logits(&self, backend: &B, work: &Workspace<B>, index: usize, out: &mut Vec<f32>) -> Result<(), Error> {
+        let row = index * self.vocabulary..(index + 1) * self.vocabulary;
+        backend.read(&work.logits, row, out);
+        check_finite(out, format_args!("the output layer"))
+    }
+
     /// The last row of a sequence tells of all: what is not finite spreads through attention to every later row.
-    fn check_finite(
+    fn check_rows(
         &self,
         backend: &B,
         work: &mut Workspace<B>,
@@ -247,11 +252,7 @@ impl<B: Backend> Decoder<B> {
                 (end - 1) * self.hidden..end * self.hidden,
                 &mut work.last_rows,
             );
-            if !work.last_rows.iter().all(|value| value.is_finite()) {
-                return Err(Error::NotFinite {
-                    place: format!("layer {layer}"),
-                });
-            }
+            check_finite(&work.last_rows, format_args!("layer {layer}"))?;
         }
         Ok(())
     }
@@ -395,5 +396,16 @@ impl<B: Backend> Decoder<B> {
         );
         profile.matmul += start.elapsed();
         backend.add(&mut work.hidden, &work.projected);
+    }
+}
+
+/// Without a branch per value, so that it costs next to nothing.
+fn check_finite(values: &[f32], place: std::fmt::Arguments<'_>) -> Result<(), Error> {
+    if values.iter().fold(true, |all, value| all & value.is_finite()) {
+        Ok(())
+    } else {
+        Err(Error::NotFinite {
+            place: place.to_string(),
+        })
     }
 }

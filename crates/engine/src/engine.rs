@@ -241,13 +241,9 @@ impl Engine {
                 decoder.last_logits(backend, &mut work, &rows, out, profile)?;
             }
             Logits::Rows(rows, take) => {
-                let mut out = Vec::new();
                 for first in rows.clone().step_by(LOGIT_ROWS) {
                     let part = first..(first + LOGIT_ROWS).min(rows.end);
-                    decoder.logits(backend, &mut work, part.clone(), &mut out, profile)?;
-                    for (row, logits) in part.zip(out.chunks_exact(decoder.vocabulary)) {
-                        take(row, logits);
-                    }
+                    decoder.logits(backend, &mut work, part, take, profile)?;
                 }
             }
         }

@@ -70,6 +70,8 @@ pub enum Error {
     },
     #[error("a perplexity window of {window} tokens is not possible; choose one from 4 to the context of {context}")]
     Window { window: usize, context: usize },
+    #[error("{asked} sequences cannot decode together; choose at most {limit}")]
+    TooManySequences { asked: usize, limit: usize },
     #[error("the machine's limits cannot be measured: {0}")]
     Measurement(LinearError),
     #[error("nothing would be measured; ask for at least one token, one round and one sequence")]

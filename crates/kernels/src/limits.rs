@@ -17,8 +17,8 @@ use crate::linear::LinearError;
 use crate::linear::arena::Region;
 use crate::threads::ThreadPool;
 
-/// Measurements of which the best counts: whatever disturbs one makes it slower.
-const ROUNDS: usize = 5;
+/// Measurements, of which the median counts: so do those that a limit is held against.
+const ROUNDS: usize = 9;
 /// Bytes that a thread reads in one piece.
 const PIECE: usize = 256 << 10;
 /// Loop turns of an arithmetic measurement: about a millisecond per item.
@@ -71,16 +71,16 @@ pub fn measure(pool: &ThreadPool, bytes: usize) -> Result<Limits, LinearError> {
     // Untouched pages would all be the same zeros.
     buffer.as_mut_slice().fill(1);
     let pieces: Vec<&[u8]> = buffer.as_slice().chunks_exact(PIECE).collect();
-    let read = best(pool, pieces.len(), &|item| {
+    let read = seconds(pool, pieces.len(), &|item| {
         // SAFETY: the set is available.
         black_box(unsafe { (loops.read)(pieces[item]) });
     });
     let items = 4 * pool.threads();
-    let floats = best(pool, items, &|_| {
+    let floats = seconds(pool, items, &|_| {
         // SAFETY: as above.
         black_box(unsafe { (loops.floats)(TURNS) });
     });
-    let bytes = best(pool, items, &|_| {
+    let bytes = seconds(pool, items, &|_| {
         // SAFETY: as above.
         black_box(unsafe { (loops.bytes)(TURNS) });
     });
@@ -92,15 +92,17 @@ pub fn measure(pool: &ThreadPool, bytes: usize) -> Result<Limits, LinearError> {
     })
 }
 
-/// Seconds of the fastest of several rounds of a job, after one that does not count.
-fn best(pool: &ThreadPool, items: usize, task: &(dyn Fn(usize) + Sync)) -> f64 {
+/// Seconds of a job, the median of several rounds after one that does not count.
+fn seconds(pool: &ThreadPool, items: usize, task: &(dyn Fn(usize) + Sync)) -> f64 {
     pool.run(items, task);
-    let times = (0..ROUNDS).map(|_| {
+    let mut times = [0.0; ROUNDS];
+    for time in &mut times {
         let start = Instant::now();
         pool.run(items, task);
-        start.elapsed().as_secs_f64()
-    });
-    times.fold(f64::INFINITY, f64::min)
+        *time = start.elapsed().as_secs_f64();
+    }
+    times.sort_by(f64::total_cmp);
+    times[ROUNDS / 2]
 }
 
 #[cfg(test)]

@@ -110,13 +110,12 @@ impl ThreadPool {
         let threads = shared.runs.len();
         for (index, run) in shared.runs.iter().enumerate() {
             run.next.store((index * items).div_ceil(threads), Ordering::Relaxed);
-            run.end.store(((index + 1) * items).div_ceil(threads), Ordering::Relaxed);
+            run.end
+                .store(((index + 1) * items).div_ceil(threads), Ordering::Relaxed);
         }
         // A job that panicked in the caller too has not been asked about its workers.
         shared.panicked.store(false, Ordering::Relaxed);
-        *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job {
-            task: task_pointer,
-        });
+        *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job { task: task_pointer });
         shared.generation.fetch_add(1, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
             // Taking the lock orders this wake-up after the check of a worker that is about to sleep.

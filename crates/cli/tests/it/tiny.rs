@@ -238,3 +238,97 @@ fn perplexity_of_a_random_model_is_near_its_vocabulary() {
     assert_eq!(kept["tokens"], full["tokens"]);
     assert!((kept["nll"].as_f64().expect("a number") - nll).abs() < 1e-2);
 }
+
+#[test]
+fn bench_measures_methods_and_draws_figures() {
+    let world = World::new();
+    world.tiny_model();
+    let arguments = [
+        "bench",
+        "-m",
+        "tiny.gguf",
+        "--contexts",
+        "40,20",
+        "--methods",
+        "inertia;score-free",
+        "--tokens",
+        "2",
+        "--rounds",
+        "1",
+        "--limits",
+        "--figures",
+        "drawn",
+        "--json",
+    ];
+    let result = json(&world.run(&arguments));
+    assert_eq!(result["model"], "tiny");
+    assert!(result["limits"]["decode_tokens_per_second"].as_f64() > Some(0.0));
+    let rows = result["rows"].as_array().expect("rows");
+    let named: Vec<(u64, &str)> = rows
+        .iter()
+        .map(|row| {
+            (
+                row["context"].as_u64().unwrap_or(0),
+                row["method"].as_str().unwrap_or(""),
+            )
+        })
+        .collect();
+    let expected = ["full", "inertia", "score-free"];
+    assert_eq!(named[..3], expected.map(|method| (40, method)));
+    assert_eq!(named[3..], expected.map(|method| (20, method)));
+    for key in ["matmul", "attention", "scoring", "eviction", "other"] {
+        assert!(rows[0]["share"][key].is_number(), "`{key}` is missing: {}", rows[0]);
+    }
+    for key in [
+        "prefill_tokens_per_second",
+        "decode_tokens_per_second",
+        "retained",
+        "kv_bytes",
+        "peak_rss_bytes",
+    ] {
+        assert!(rows[0].get(key).is_some(), "`{key}` is missing: {}", rows[0]);
+    }
+    for figure in [
+        "figure-3-decode-composition",
+        "figure-10-lazy-speedup",
+        "figure-11-decode-throughput",
+    ] {
+        for kind in ["svg", "png"] {
+            let path = world.path().join(format!("drawn/{figure}.{kind}"));
+            assert!(path.is_file(), "{} is missing", path.display());
+        }
+    }
+    let table = success(&world.run(&[
+        "bench",
+        "-m",
+        "tiny.gguf",
+        "--contexts",
+        "20",
+        "--tokens",
+        "1",
+        "--rounds",
+        "1",
+    ]));
+    assert!(
+        table.contains("inertia-lazy") && table.contains("first step"),
+        "{table}"
+    );
+}
+
+#[test]
+fn bench_refuses_what_it_cannot_measure() {
+    let world = World::new();
+    world.tiny_model();
+    for (arguments, code) in [
+        (["--contexts", "0"], 2),
+        (["--tokens", "0"], 2),
+        (["--sequences", "0"], 2),
+        (["--contexts", "1000000"], 1),
+        (["--tokens", "18446744073709551615"], 1),
+        (["--sequences", "18446744073709551615"], 1),
+    ] {
+        let output = world.run(&[["bench", "-m", "tiny.gguf"].as_slice(), &arguments].concat());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("error:"), "{}", stderr(&output));
+    }
+}

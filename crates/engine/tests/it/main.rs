@@ -1,5 +1,6 @@
 //! Integration tests of the engine: one binary, one module per part.
 
+mod bench;
 mod catalog;
 mod chat_template;
 mod config;

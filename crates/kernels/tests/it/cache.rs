@@ -1,6 +1,7 @@
 //! The cache against a model that is a vector of rows.
 
-use inertiakv_kernels::cache::{CacheError, KvCache, KvConfig, KvPool, KvType};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
+use inertiakv_kernels::threads::ThreadPool;
 use proptest::prelude::*;
 
 const LAYERS: usize = 2;
@@ -224,6 +225,20 @@ fn bad_plans_and_shapes_are_errors() {
     ));
     assert!(matches!(cache.apply(0, 0, &[], 41), Err(CacheError::Rows { .. })));
     assert!(matches!(cache.apply(0, KV_HEADS, &[], 1), Err(CacheError::Head { .. })));
+    let threads = ThreadPool::new(2);
+    assert!(matches!(
+        cache.evict(&threads, &[None]),
+        Err(CacheError::Plans { plans: 1, .. })
+    ));
+    // A good plan for one head does not save a bad one for another: nothing happens to either.
+    let mut plans = vec![None; LAYERS * KV_HEADS];
+    plans[0] = Some(HeadPlan {
+        moves: &[(39, 0)],
+        rows: 10,
+    });
+    plans[1] = Some(HeadPlan { moves: &[], rows: 41 });
+    assert!(matches!(cache.evict(&threads, &plans), Err(CacheError::Rows { .. })));
+    assert_eq!((cache.rows(0, 0), cache.rows(0, 1)), (40, 40));
     assert!(matches!(
         cache.append(LAYERS, &rows, &rows),
         Err(CacheError::Head { .. })
@@ -323,4 +338,27 @@ fn evicted_memory_returns_to_the_system() {
         // Other tests of this binary allocate at the same time, far less than this.
         assert!(freed > full / 10 * 8, "{kv_type}: {freed} of {full} bytes went back");
     }
+}
+
+#[test]
+fn a_copy_has_memory_of_its_own() {
+    let pool = KvPool::new(config(KvType::F16), None).unwrap();
+    let mut cache = KvCache::new(&pool);
+    let rows: Vec<f32> = (0..70 * KV_HEADS * DIM).map(|i| (i % 97) as f32).collect();
+    cache.append(0, &rows, &rows).unwrap();
+    let before = pool.bytes_in_use();
+    let copy = cache.copy().unwrap();
+    assert_eq!(pool.bytes_in_use(), 2 * before);
+    let norms = |cache: &KvCache| {
+        let mut norms = Vec::new();
+        cache.key_norms(0, 0, &mut norms);
+        norms
+    };
+    let expected = norms(&cache);
+    cache.apply(0, 0, &[(69, 0)], 1).unwrap();
+    assert_eq!(norms(&copy), expected);
+    let full = KvPool::new(config(KvType::F16), Some(before)).unwrap();
+    let mut cache = KvCache::new(&full);
+    cache.append(0, &rows, &rows).unwrap();
+    assert!(matches!(cache.copy(), Err(CacheError::OutOfMemory { .. })));
 }
