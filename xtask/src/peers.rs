@@ -26,6 +26,8 @@ use report::{Outcome, Pair, Report};
 
 /// Decoded after a prompt whose prefill is what is measured.
 const TOKENS_AFTER_PREFILL: usize = 8;
+/// Rounds in which two methods of ours take turns.
+const TURNS: usize = 2;
 
 /// At this depth and beyond, decoding with flash attention in llama.cpp is far slower than without on CPUs; a quick run
 /// does not try it.
@@ -115,7 +117,7 @@ impl Race {
 
     fn pair(&mut self, point: &Point, round: usize, measured: &mut HashMap<Key, Measured>) -> Result<Pair> {
         let Against::LlamaCpp = point.against else {
-            return self.pair_of_ours(point, round);
+            return self.pair_of_ours(point);
         };
         // Who comes first alternates, so that neither always meets the warmer machine.
         let (ours, theirs) = if round.is_multiple_of(2) {
@@ -135,22 +137,20 @@ impl Race {
         Ok(Pair { ours, theirs })
     }
 
-    /// Two methods of ours, in one process.
-    fn pair_of_ours(&self, point: &Point, round: usize) -> Result<Pair> {
+    /// Two methods of ours in one process, which lets them take turns.
+    fn pair_of_ours(&self, point: &Point) -> Result<Pair> {
         let Against::Ours(other) = point.against else {
             bail!("{} is measured against llama.cpp", point.name());
         };
-        let swapped = !round.is_multiple_of(2);
-        let methods = if swapped {
-            [other, point.method]
-        } else {
-            [point.method, other]
-        };
-        let rows = self
-            .ours
-            .bench(self.model(point), point.context, &methods, point.decoded_tokens())?;
-        let [first, second] = [0, 1].map(|row| rows[row].decode_tokens_per_second);
-        let (ours, theirs) = if swapped { (second, first) } else { (first, second) };
+        let methods = [point.method, other];
+        let rows = self.ours.bench(
+            self.model(point),
+            point.context,
+            &methods,
+            point.decoded_tokens(),
+            TURNS,
+        )?;
+        let [ours, theirs] = [0, 1].map(|row| rows[row].decode_tokens_per_second);
         eprintln!("  {} {ours:.1} tokens/s, {other} {theirs:.1} tokens/s", point.method);
         Ok(Pair { ours, theirs })
     }
@@ -158,7 +158,7 @@ impl Race {
     fn ours(&self, point: &Point) -> Result<f64> {
         let model = self.model(point);
         let bench = |tokens: usize| {
-            let mut rows = self.ours.bench(model, point.context, &[point.method], tokens)?;
+            let mut rows = self.ours.bench(model, point.context, &[point.method], tokens, 1)?;
             rows.pop().context("a row was checked to be there")
         };
         let speed = match point.quantity {
@@ -199,7 +199,11 @@ impl Race {
                 result.tokens_per_second,
                 u8::from(flash_attention)
             );
-            if best.is_none_or(|(_, best)| result.tokens_per_second > best.tokens_per_second) {
+            let better = |best: Measured| match point.quantity {
+                Quantity::PeakMemory => result.peak_rss_bytes < best.peak_rss_bytes,
+                Quantity::Prefill | Quantity::Decode => result.tokens_per_second > best.tokens_per_second,
+            };
+            if best.is_none_or(|(_, best)| better(best)) {
                 best = Some((flash_attention, result));
             }
         }
@@ -233,11 +237,6 @@ impl Race {
     }
 }
 
-/// The measurement of a point; the memory is that of the process that measures prefill.
 fn key(point: &Point) -> Key {
-    let quantity = match point.quantity {
-        Quantity::PeakMemory => Quantity::Prefill,
-        other => other,
-    };
-    (point.model, quantity, point.context)
+    (point.model, point.quantity, point.context)
 }

@@ -28,6 +28,9 @@ const COLOURS: [RGBColor; 7] = [
     RGBColor(0x55, 0x55, 0x55),
 ];
 
+/// How many figures there are where every method they show was measured.
+pub(crate) const COUNT: usize = 3;
+
 /// A figure, as data.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Figure {
@@ -92,10 +95,11 @@ fn composition(model: &str, rows: &[BenchRow]) -> Option<Figure> {
 /// Against the method that scores at every step; `None` if it was not measured, or nothing else.
 fn speedup(model: &str, rows: &[BenchRow]) -> Option<Figure> {
     let (context, rows) = longest(rows);
-    let base = rows.iter().find(|row| row.method == "inertia")?;
+    let preset = |row: &BenchRow| row.method.split(':').next().unwrap_or_default().to_owned();
+    let base = rows.iter().find(|row| preset(row) == "inertia")?;
     let bars: Vec<_> = rows
         .iter()
-        .filter(|row| row.method.starts_with("inertia-lazy") || row.method.starts_with("score-free"))
+        .filter(|row| ["inertia-lazy", "score-free"].contains(&preset(row).as_str()))
         .map(|row| {
             let speedup = row.decode_tokens_per_second / base.decode_tokens_per_second;
             (row.method.clone(), vec![speedup])
@@ -282,7 +286,7 @@ fn use_own_font() {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, all};
+    use super::{COUNT, Kind, all};
     use inertiakv::{BenchRow, Share};
 
     fn row(context: usize, method: &str, speed: f64) -> BenchRow {
@@ -317,7 +321,7 @@ mod tests {
             row(100, "inertia-lazy", 100.0),
         ];
         let figures = all("m", &rows);
-        assert_eq!(figures.len(), 3);
+        assert_eq!(figures.len(), COUNT);
         let Kind::Bars { bars, .. } = &figures[0].kind else {
             panic!()
         };

@@ -204,13 +204,6 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// What it is doing and how much there is to do.
-    pub(crate) fn restart(&self, message: &str, total: u64) {
-        self.bar.set_message(message.to_owned());
-        self.bar.set_length(total);
-        self.bar.reset();
-    }
-
     /// What it is doing.
     pub(crate) fn message(&self, message: String) {
         self.bar.set_message(message);

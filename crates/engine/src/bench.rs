@@ -17,9 +17,6 @@ use crate::{Engine, Error, Session, memory};
 /// Steps after the first one that do not count: caches and branch predictors get used to the shorter cache.
 const WARM_UP_STEPS: usize = 2;
 
-/// More sequences than any machine decodes together.
-const MOST_SEQUENCES: usize = 1024;
-
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
@@ -145,12 +142,18 @@ impl Engine {
                         if measured {
                             peak = memory::peak_resident();
                         }
-                        prefill.push(session.report().prefill_tokens_per_second);
                         Ok(session)
                     })
                     .collect::<Result<_, Error>>()?;
+                let seconds: f64 = prompts.iter().map(|prompt| prompt.report().prefill_seconds).sum();
+                prefill.push((context * options.sequences) as f64 / seconds);
                 part_done()?;
-                for (method, figures) in options.methods.iter().zip(&mut figures) {
+                let mut turns: Vec<(&Method, &mut Figures)> = options.methods.iter().zip(&mut figures).collect();
+                // Nobody always comes first.
+                if !round.is_multiple_of(2) {
+                    turns.reverse();
+                }
+                for (method, figures) in turns {
                     figures.measure(&prompts, method, options.tokens)?;
                     part_done()?;
                 }
@@ -163,6 +166,9 @@ impl Engine {
     }
 
     fn check_bench(&self, options: &BenchOptions) -> Result<(), Error> {
+        if options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
+            return Err(Error::NothingToMeasure);
+        }
         let steps = options.tokens.saturating_add(1 + WARM_UP_STEPS);
         for &context in &options.contexts {
             if context == 0 {
@@ -175,15 +181,16 @@ impl Engine {
                     context: self.context(),
                 });
             }
-        }
-        if options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
-            return Err(Error::NothingToMeasure);
-        }
-        if options.sequences > MOST_SEQUENCES {
-            return Err(Error::TooManySequences {
-                asked: options.sequences,
-                limit: MOST_SEQUENCES,
-            });
+            // The prompts, and a copy of each for the method whose turn it is.
+            let entries = needed.saturating_mul(options.sequences).saturating_mul(2);
+            let bytes = entries.saturating_mul(self.info().kv_bytes_per_token);
+            if memory::physical().is_some_and(|memory| bytes > memory) {
+                return Err(Error::BenchMemory {
+                    mebibytes: bytes >> 20,
+                    sequences: options.sequences,
+                    context,
+                });
+            }
         }
         options.methods.iter().try_for_each(|method| self.check_method(method))
     }
@@ -233,7 +240,7 @@ impl Figures {
             let start = std::time::Instant::now();
             let mut sessions: Vec<&mut Session> = sessions.iter_mut().collect();
             let reports = Session::step_together(&mut sessions, &tokens)?;
-            // The forward pass is in every session's profile; scores and evictions are each session's own.
+            // The forward pass, scores included, is in every session's profile; evictions are each session's own.
             let mut profile = reports[0].profile;
             for report in &reports[1..] {
                 profile.eviction += report.profile.eviction;

@@ -70,8 +70,15 @@ pub enum Error {
     },
     #[error("a perplexity window of {window} tokens is not possible; choose one from 4 to the context of {context}")]
     Window { window: usize, context: usize },
-    #[error("{asked} sequences cannot decode together; choose at most {limit}")]
-    TooManySequences { asked: usize, limit: usize },
+    #[error(
+        "{sequences} sequences of {context} tokens and their copies need {mebibytes} MiB of cache, more than this \
+         machine has; measure fewer or shorter ones"
+    )]
+    BenchMemory {
+        mebibytes: usize,
+        sequences: usize,
+        context: usize,
+    },
     #[error("the machine's limits cannot be measured: {0}")]
     Measurement(LinearError),
     #[error("nothing would be measured; ask for at least one token, one round and one sequence")]

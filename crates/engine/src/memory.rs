@@ -1,6 +1,6 @@
-//! How much memory does this process hold?
+//! How much memory does this process hold, and how much is there?
 //!
-//! Linux tells in `/proc/self`; other systems do not tell here.
+//! Linux tells in `/proc`; other systems do not tell here.
 
 use std::fs;
 
@@ -9,6 +9,12 @@ use std::fs;
 pub fn peak_resident() -> Option<usize> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     field(&status, "VmHWM:")
+}
+
+/// Bytes of memory that the machine has.
+#[must_use]
+pub fn physical() -> Option<usize> {
+    field(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal:")
 }
 
 /// Lets [`peak_resident`] count from now on, where the system allows it.
@@ -40,6 +46,7 @@ mod tests {
     #[test]
     fn this_process_holds_memory() {
         super::reset_peak();
+        assert!(super::peak_resident() < super::physical());
         assert!(super::peak_resident().is_some_and(|bytes| bytes > 1 << 16));
     }
 }

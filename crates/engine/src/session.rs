@@ -176,7 +176,7 @@ impl Session {
     /// once for all of them: `tokens[i]` is what [`Session::step`] would take for `sessions[i]`, and does the same to it.
     ///
     /// # Errors
-    /// A refused step changes no session. Where the pass itself fails, none of the sessions is of further use.
+    /// A refused step changes no session. Where the step itself fails, none of the sessions is of further use.
     pub fn step_together(sessions: &mut [&mut Self], tokens: &[&[u32]]) -> Result<Vec<StepReport>, Error> {
         if sessions.len() != tokens.len() {
             return Err(Error::BatchLength {

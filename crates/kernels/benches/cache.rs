@@ -8,7 +8,8 @@ mod caches;
 use std::time::Duration;
 
 use criterion::{BatchSize, Criterion, Throughput};
-use inertiakv_kernels::cache::{KvCache, KvType};
+use inertiakv_kernels::cache::{HeadPlan, KvCache, KvType};
+use inertiakv_kernels::threads::ThreadPool;
 
 use caches::{Model, QWEN, SMOLLM2, compaction, filled, numbers};
 
@@ -28,6 +29,7 @@ fn main() {
 }
 
 fn evict(criterion: &mut Criterion) {
+    let threads = all_cores();
     for model in [SMOLLM2, QWEN] {
         let mut group = criterion.benchmark_group(format!("evict {}", model.name));
         group.throughput(Throughput::Elements((model.kv_heads * ENTRIES) as u64));
@@ -37,7 +39,7 @@ fn evict(criterion: &mut Criterion) {
             bencher.iter_batched(
                 || filled(&model, KvType::F16, 1, ENTRIES),
                 |mut cache| {
-                    apply(&mut cache, &model, &moves, KEPT);
+                    apply(&mut cache, &threads, &model, &moves, KEPT);
                     cache
                 },
                 BatchSize::PerIteration,
@@ -49,6 +51,7 @@ fn evict(criterion: &mut Criterion) {
 
 /// The steady state of a held budget: a token comes, an entry leaves and the newest row takes its place.
 fn steady_state(criterion: &mut Criterion) {
+    let threads = all_cores();
     for model in [SMOLLM2, QWEN] {
         let mut group = criterion.benchmark_group(format!("step {}", model.name));
         group.throughput(Throughput::Elements(model.kv_heads as u64));
@@ -59,7 +62,7 @@ fn steady_state(criterion: &mut Criterion) {
             bencher.iter(|| {
                 cache.append(0, &row, &row).expect("no limit");
                 let hole = holes.next().expect("an endless cycle");
-                apply(&mut cache, &model, &[(KEPT as u32, hole)], KEPT);
+                apply(&mut cache, &threads, &model, &[(KEPT as u32, hole)], KEPT);
             });
         });
         group.finish();
@@ -68,6 +71,7 @@ fn steady_state(criterion: &mut Criterion) {
 
 fn append_chunk(criterion: &mut Criterion) {
     const ROWS: usize = 512;
+    let threads = all_cores();
     for kv_type in [KvType::F16, KvType::Q8_0] {
         let mut group = criterion.benchmark_group(format!("append {} {kv_type}", QWEN.name));
         group.throughput(Throughput::Elements((QWEN.kv_heads * ROWS) as u64));
@@ -75,7 +79,7 @@ fn append_chunk(criterion: &mut Criterion) {
         let rows = numbers(ROWS * QWEN.kv_heads * QWEN.head_dim);
         group.bench_function(format!("{ROWS} rows"), |bencher| {
             bencher.iter(|| {
-                apply(&mut cache, &QWEN, &[], 0);
+                apply(&mut cache, &threads, &QWEN, &[], 0);
                 cache.append(0, &rows, &rows).expect("no limit");
             });
         });
@@ -83,8 +87,11 @@ fn append_chunk(criterion: &mut Criterion) {
     }
 }
 
-fn apply(cache: &mut KvCache, model: &Model, moves: &[(u32, u32)], rows: usize) {
-    for head in 0..model.kv_heads {
-        cache.apply(0, head, moves, rows).expect("a valid plan");
-    }
+fn apply(cache: &mut KvCache, threads: &ThreadPool, model: &Model, moves: &[(u32, u32)], rows: usize) {
+    let plans = vec![Some(HeadPlan { moves, rows }); model.kv_heads];
+    cache.evict(threads, &plans).expect("a valid plan");
+}
+
+fn all_cores() -> ThreadPool {
+    ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from))
 }

@@ -208,13 +208,13 @@ impl Head {
         written.len()
     }
 
-    /// Carries out the moves of a plan that has been checked; `fresh` holds [`Head::shared_blocks`] blocks.
-    fn move_rows(&mut self, layout: &Layout, plan: &HeadPlan<'_>, fresh: &mut Vec<Block>) {
+    /// Carries out the moves of a plan that has been checked; the supply has [`Head::shared_blocks`] blocks.
+    fn move_rows(&mut self, layout: &Layout, plan: &HeadPlan<'_>, supply: &mut Supply) {
         for &(from, to) in plan.moves {
             let (from, to) = (from as usize, to as usize);
             let (low, high) = self.blocks.split_at_mut(to / BLOCK_ROWS + 1);
             let target = low.last_mut().expect("split after the target block");
-            make_exclusive(target, fresh);
+            supply.spent.extend(make_exclusive(target, &mut supply.fresh));
             let target = target.bytes_mut().expect("made exclusive above");
             if from / BLOCK_ROWS == to / BLOCK_ROWS {
                 layout.move_within(target, from % BLOCK_ROWS, to % BLOCK_ROWS);
@@ -253,6 +253,13 @@ impl HeadPlan<'_> {
             None => Ok(()),
         }
     }
+}
+
+/// Blocks to copy shared ones to, and the shared ones that were given up for them. Those go back when the threads are
+/// done: giving one back may need the pool, which somebody who waits for the threads may hold.
+struct Supply {
+    fresh: Vec<Block>,
+    spent: Vec<Block>,
 }
 
 impl KvCache {
@@ -387,9 +394,15 @@ impl KvCache {
             });
         }
         let mut fresh = self.pool.take(shared.iter().sum())?;
-        let fresh: Vec<Mutex<Vec<Block>>> = shared
+        let supplies: Vec<Mutex<Supply>> = shared
             .iter()
-            .map(|&count| Mutex::new(fresh.split_off(fresh.len() - count)))
+            .map(|&count| {
+                let fresh = fresh.split_off(fresh.len() - count);
+                Mutex::new(Supply {
+                    fresh,
+                    spent: Vec::new(),
+                })
+            })
             .collect();
         let layout = self.pool.layout();
         let heads = SharedMut::new(&mut self.heads);
@@ -397,10 +410,11 @@ impl KvCache {
             if let Some(plan) = &plans[item] {
                 // SAFETY: every head is one item's.
                 let head = unsafe { &mut heads.part(item, 1)[0] };
-                let mut fresh = fresh[item].lock().unwrap_or_else(PoisonError::into_inner);
-                head.move_rows(layout, plan, &mut fresh);
+                let mut supply = supplies[item].lock().unwrap_or_else(PoisonError::into_inner);
+                head.move_rows(layout, plan, &mut supply);
             }
         });
+        drop(supplies);
         for (head, plan) in self.heads.iter_mut().zip(plans) {
             if let Some(plan) = plan {
                 head.blocks.truncate(plan.rows.div_ceil(BLOCK_ROWS));
@@ -454,13 +468,13 @@ impl Drop for KvCache {
     }
 }
 
-/// Replaces a block that a fork also uses by a copy in a fresh one.
-fn make_exclusive(block: &mut Block, fresh: &mut Vec<Block>) {
-    if block.bytes_mut().is_none()
-        && let Some(mut copy) = fresh.pop()
-    {
-        let bytes = copy.bytes_mut().expect("a fresh block has one owner");
-        bytes.copy_from_slice(block.bytes());
-        *block = copy;
+/// Replaces a block that a fork also uses by a copy in a fresh one; returns what was replaced.
+fn make_exclusive(block: &mut Block, fresh: &mut Vec<Block>) -> Option<Block> {
+    if block.bytes_mut().is_some() {
+        return None;
     }
+    let mut copy = fresh.pop()?;
+    let bytes = copy.bytes_mut().expect("a fresh block has one owner");
+    bytes.copy_from_slice(block.bytes());
+    Some(std::mem::replace(block, copy))
 }

@@ -1,4 +1,4 @@
-//! How fast could this machine be at best?
+//! How fast is this machine when it does nothing but read, or nothing but multiply?
 //!
 //! Decoding reads every weight once per token, so it cannot be faster than the memory; prefill multiplies, so it cannot
 //! be faster than the multipliers. What is measured here uses the same instructions as the kernels and nothing else.
@@ -111,14 +111,14 @@ mod tests {
     use crate::threads::ThreadPool;
 
     #[test]
-    fn limits_are_of_this_world() {
+    fn limits_are_numbers() {
         let limits = measure(&ThreadPool::new(2), 1 << 20).unwrap();
-        for (rate, least) in [
-            (limits.read_bytes_per_second, 1e8),
-            (limits.float_operations_per_second, 1e7),
-            (limits.byte_operations_per_second, 1e7),
+        for rate in [
+            limits.read_bytes_per_second,
+            limits.float_operations_per_second,
+            limits.byte_operations_per_second,
         ] {
-            assert!(rate > least && rate < 1e16, "{limits:?}");
+            assert!(rate > 0.0 && rate.is_finite(), "{limits:?}");
         }
     }
 }

@@ -171,7 +171,8 @@ impl Shared {
         let (before, from) = self.runs.split_at(index);
         for run in from.iter().chain(before) {
             let end = run.end.load(Ordering::Relaxed);
-            loop {
+            // Reading is cheap with many threads, where counting up is not.
+            while run.next.load(Ordering::Relaxed) < end {
                 let item = run.next.fetch_add(1, Ordering::Relaxed);
                 if item >= end {
                     break;

@@ -48,8 +48,16 @@ impl Inertiakv {
         Ok(PathBuf::from(path.stdout.trim_end()))
     }
 
-    /// Reads a prompt of `context` tokens and decodes `tokens` more under each method; one row per method, in this order.
-    pub(super) fn bench(&self, model: &Path, context: usize, methods: &[&str], tokens: usize) -> Result<Vec<Row>> {
+    /// Reads a prompt of `context` tokens and decodes `tokens` more under each method, `rounds` times; one row per method,
+    /// in this order.
+    pub(super) fn bench(
+        &self,
+        model: &Path,
+        context: usize,
+        methods: &[&str],
+        tokens: usize,
+        rounds: usize,
+    ) -> Result<Vec<Row>> {
         let finished = succeed(
             Command::new(&self.program)
                 .arg("bench")
@@ -58,7 +66,7 @@ impl Inertiakv {
                 .args(["--contexts", &context.to_string()])
                 .args(["--methods", &methods.join(";")])
                 .args(["--tokens", &tokens.to_string()])
-                .args(["--rounds", "1"])
+                .args(["--rounds", &rounds.to_string()])
                 .args(["--threads", &self.threads.to_string()])
                 .arg("--json"),
         )?;

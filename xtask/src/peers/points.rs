@@ -98,9 +98,13 @@ impl Point {
         self.context > DEEP
     }
 
-    /// How often the point is measured when most are measured `rounds` times.
+    /// How often the point is measured when most are measured `rounds` times. Memory does not vary.
     pub(super) fn rounds(&self, rounds: usize) -> usize {
-        if self.is_deep() { 1 } else { rounds }
+        if self.is_deep() || self.quantity == PeakMemory {
+            1
+        } else {
+            rounds
+        }
     }
 
     /// Tokens that are decoded.

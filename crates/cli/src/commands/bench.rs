@@ -51,10 +51,19 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         rounds: arguments.rounds,
         sequences: arguments.sequences,
     };
+    // Before minutes of measuring, not after.
+    if let Some(folder) = &arguments.figures {
+        std::fs::create_dir_all(folder).with_context(|| {
+            format!(
+                "cannot create the folder {}; choose another for --figures",
+                folder.display()
+            )
+        })?;
+    }
     let progress = printer.bar(0, "bench");
     let rows = engine.bench(&options, &mut |now| {
-        progress.restart(&format!("bench, context {}", count(now.context)), now.total as u64);
-        progress.set(now.done as u64);
+        progress.message(format!("bench, context {}", count(now.context)));
+        progress.show(now.done, now.total);
         ControlFlow::Continue(())
     })?;
     drop(progress);
@@ -65,13 +74,15 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         limits,
         rows,
     };
-    if let Some(folder) = &arguments.figures {
-        draw(folder, &record, printer)?;
-    }
     if arguments.output.json {
-        return printer.json(&record);
+        printer.json(&record)?;
+    } else {
+        print(&record, arguments, printer)?;
     }
-    print(&record, arguments, printer)
+    match &arguments.figures {
+        Some(folder) => draw(folder, &record, printer),
+        None => Ok(()),
+    }
 }
 
 fn print(record: &Record, arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<()> {
@@ -153,16 +164,15 @@ fn cells(row: &BenchRow) -> Vec<String> {
 }
 
 fn draw(folder: &Path, record: &Record, printer: &Printer) -> anyhow::Result<()> {
-    std::fs::create_dir_all(folder).with_context(|| {
-        format!(
-            "cannot create the folder {}; choose another for --figures",
-            folder.display()
-        )
-    })?;
-    for figure in figures::all(&record.model, &record.rows) {
+    let drawn = figures::all(&record.model, &record.rows);
+    for figure in &drawn {
         for path in figure.write(folder)? {
             printer.note(&format!("wrote {}", path.display()));
         }
+    }
+    if drawn.len() < figures::COUNT {
+        printer
+            .warn("Figure 10 needs `inertia`, and `inertia-lazy` or `score-free`, among the methods; it was not drawn");
     }
     Ok(())
 }

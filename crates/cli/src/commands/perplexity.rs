@@ -46,8 +46,8 @@ pub(crate) fn run(arguments: &PerplexityArguments, printer: &Printer) -> anyhow:
     };
     let progress = printer.bar(0, "perplexity");
     let measured = engine.perplexity(&tokens, &options, &mut |now| {
-        progress.restart(&format!("perplexity {:.4}", now.perplexity), now.chunks as u64);
-        progress.set(now.chunk as u64);
+        progress.message(format!("perplexity {:.4}", now.perplexity));
+        progress.show(now.chunk, now.chunks);
         ControlFlow::Continue(())
     });
     let result = measured.map_err(|error| match error {

@@ -51,18 +51,21 @@ pub(super) fn run(
         let mut logits: Vec<&mut Vec<f32>> = logits.iter_mut().collect();
         engine.forward(&mut batch, Logits::Last(&mut logits), &mut shared)?;
     }
-    let finished = sessions.iter_mut().zip(steps).zip(runs).zip(logits);
-    finished
-        .map(|(((session, mut step), run), logits)| {
-            session.logits = logits;
-            session.advance(step.last);
-            step.profile += shared;
-            if progress(run.len(), run.len()).is_break() {
-                return Err(Error::Cancelled);
-            }
-            step.finish(session, run)
-        })
-        .collect()
+    let mut reports = Vec::with_capacity(sessions.len());
+    for (((session, mut step), run), logits) in sessions.iter_mut().zip(steps).zip(runs).zip(logits) {
+        session.logits = logits;
+        session.advance(step.last);
+        step.profile += shared;
+        if progress(run.len(), run.len()).is_break() {
+            return Err(Error::Cancelled);
+        }
+        reports.push(step.finish(session, run)?);
+    }
+    // Only now, so that none is of use after an error: nobody could tell which of them have stepped.
+    for session in sessions {
+        session.broken = false;
+    }
+    Ok(reports)
 }
 
 /// A step under way: shows each layer's attention to the policy.
@@ -135,7 +138,6 @@ impl<'a> Step<'a> {
             session.figures.single_steps += 1;
             session.figures.single_time += self.profile.total;
         }
-        session.broken = false;
         Ok(report)
     }
 

@@ -211,6 +211,7 @@ impl KvPool {
         let same_run =
             |&left: &usize, &right: &usize| left + 1 == right && !right.is_multiple_of(self.inner.slots_per_slab);
         let runs: Vec<&[usize]> = slots.chunk_by(same_run).collect();
+        state.cold.extend(slots.iter().rev());
         let slabs = &state.slabs;
         let release = |item: usize| {
             let run = runs[item];
@@ -222,7 +223,6 @@ impl KvPool {
             Some(threads) => threads.run(runs.len(), &release),
             None => (0..runs.len()).for_each(release),
         }
-        state.cold.extend(slots.into_iter().rev());
     }
 }
 
