@@ -213,14 +213,26 @@ fn add_part<const FORMAT: u8, const R: usize>(
     sum
 }
 
-/// Asks for what lies `ahead` bytes after the quants of a block.
+/// Asks for the block that is `ahead` bytes of quants further on, and its scales: past the end of the group those of the
+/// next one, which follows it in memory.
 #[inline]
 #[target_feature(enable = "sse")]
-fn prefetch<const FORMAT: u8>(weights: *const u8, block: usize, ahead: usize) {
+fn prefetch<const FORMAT: u8>(layout: &Layout, group: *const u8, block: usize, ahead: usize) {
     let size = format::quant_bytes(FORMAT);
+    let mut group = group;
+    let mut block = block + ahead / size;
+    if block >= layout.blocks() {
+        block -= layout.blocks();
+        group = group.wrapping_add(layout.group_bytes());
+    }
+    // After the last group there may be nothing; a prefetch never faults.
+    let ask = |offset: usize| _mm_prefetch::<_MM_HINT_T0>(group.wrapping_add(offset).cast());
     for line in 0..size / 64 {
-        // Past the end this asks for the next group, or for nothing; a prefetch never faults.
-        _mm_prefetch::<_MM_HINT_T0>(weights.wrapping_add(block * size + ahead + line * 64).cast());
+        ask(block * size + line * 64);
+    }
+    ask(layout.scales_at() + block * format::scale_bytes(FORMAT));
+    if format::is_super(FORMAT) {
+        ask(layout.supers_at() + block / 8 * format::super_bytes(FORMAT));
     }
 }
 
@@ -240,7 +252,7 @@ unsafe fn one_row<const FORMAT: u8>(unit: &Unit, group: usize) {
                 scales::<FORMAT>(unit.layout, weights, block),
             )
         };
-        prefetch::<FORMAT>(weights, block, AHEAD);
+        prefetch::<FORMAT>(unit.layout, weights, block, AHEAD);
         let mut dots = [
             start::<FORMAT>(x.negative_sums[0][0]),
             start::<FORMAT>(x.negative_sums[1][0]),
@@ -305,7 +317,7 @@ unsafe fn few_tiles<const FORMAT: u8, const T: usize>(
                 scales::<FORMAT>(unit.layout, weights, block),
             )
         };
-        prefetch::<FORMAT>(weights, block, AHEAD);
+        prefetch::<FORMAT>(unit.layout, weights, block, AHEAD);
         for (x, sums) in x.iter().zip(&mut sums) {
             // SAFETY: every tile has as many blocks as the group.
             let x = unsafe { x.get_unchecked(block) };
@@ -357,7 +369,7 @@ unsafe fn many_rows<const FORMAT: u8, const G: usize>(unit: &Unit) {
         for g in 0..G {
             let weights = unit.group(unit.groups.start + g).as_ptr();
             for block in first..end {
-                prefetch::<FORMAT>(weights, block, PANEL_BLOCKS * size);
+                prefetch::<FORMAT>(unit.layout, weights, block, PANEL_BLOCKS * size);
                 // SAFETY: a block of the group.
                 unsafe {
                     panel.quads[g][block - first].write(quads::<FORMAT>(weights.add(block * size)));
