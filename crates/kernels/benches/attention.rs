@@ -6,13 +6,12 @@
 
 #[path = "support/caches.rs"]
 mod caches;
-
-use std::time::Duration;
+#[path = "support/run.rs"]
+mod run;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
 use inertiakv_kernels::cache::KvType;
-use inertiakv_kernels::threads::ThreadPool;
 
 use caches::{Model, QWEN, SMOLLM2, filled, numbers};
 
@@ -25,18 +24,14 @@ const LAYERS: usize = 24;
 const SCALE: f32 = 0.125;
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800))
-        .configure_from_args();
+    let mut criterion = run::criterion();
     decode(&mut criterion);
     prefill(&mut criterion);
     criterion.final_summary();
 }
 
 fn decode(criterion: &mut Criterion) {
-    let pool = all_cores();
+    let pool = run::all_cores();
     for model in &MODELS {
         for kv_type in [KvType::F16, KvType::Q8_0] {
             let mut group = criterion.benchmark_group(format!("decode {} {kv_type}", model.name));
@@ -71,7 +66,7 @@ fn decode(criterion: &mut Criterion) {
 
 fn prefill(criterion: &mut Criterion) {
     const ROWS: usize = 512;
-    let pool = all_cores();
+    let pool = run::all_cores();
     for model in &MODELS {
         let mut group = criterion.benchmark_group(format!("prefill {} f16, {ROWS} rows", model.name));
         for past in [0, 4096] {
@@ -99,8 +94,4 @@ fn prefill(criterion: &mut Criterion) {
         }
         group.finish();
     }
-}
-
-fn all_cores() -> ThreadPool {
-    ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from))
 }

@@ -4,8 +4,8 @@
 
 #[path = "support/caches.rs"]
 mod caches;
-
-use std::time::Duration;
+#[path = "support/run.rs"]
+mod run;
 
 use criterion::{BatchSize, Criterion, Throughput};
 use inertiakv_kernels::cache::{HeadPlan, KvCache, KvType};
@@ -17,11 +17,7 @@ const ENTRIES: usize = 16_000;
 const KEPT: usize = ENTRIES / 10;
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800))
-        .configure_from_args();
+    let mut criterion = run::criterion();
     evict(&mut criterion);
     steady_state(&mut criterion);
     append_chunk(&mut criterion);
@@ -29,7 +25,7 @@ fn main() {
 }
 
 fn evict(criterion: &mut Criterion) {
-    let threads = all_cores();
+    let threads = run::all_cores();
     for model in [SMOLLM2, QWEN] {
         let mut group = criterion.benchmark_group(format!("evict {}", model.name));
         group.throughput(Throughput::Elements((model.kv_heads * ENTRIES) as u64));
@@ -51,7 +47,7 @@ fn evict(criterion: &mut Criterion) {
 
 /// The steady state of a held budget: a token comes, an entry leaves and the newest row takes its place.
 fn steady_state(criterion: &mut Criterion) {
-    let threads = all_cores();
+    let threads = run::all_cores();
     for model in [SMOLLM2, QWEN] {
         let mut group = criterion.benchmark_group(format!("step {}", model.name));
         group.throughput(Throughput::Elements(model.kv_heads as u64));
@@ -71,7 +67,7 @@ fn steady_state(criterion: &mut Criterion) {
 
 fn append_chunk(criterion: &mut Criterion) {
     const ROWS: usize = 512;
-    let threads = all_cores();
+    let threads = run::all_cores();
     for kv_type in [KvType::F16, KvType::Q8_0] {
         let mut group = criterion.benchmark_group(format!("append {} {kv_type}", QWEN.name));
         group.throughput(Throughput::Elements((QWEN.kv_heads * ROWS) as u64));
@@ -90,8 +86,4 @@ fn append_chunk(criterion: &mut Criterion) {
 fn apply(cache: &mut KvCache, threads: &ThreadPool, model: &Model, moves: &[(u32, u32)], rows: usize) {
     let plans = vec![Some(HeadPlan { moves, rows }); model.kv_heads];
     cache.evict(threads, &plans).expect("a valid plan");
-}
-
-fn all_cores() -> ThreadPool {
-    ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from))
 }

@@ -3,14 +3,13 @@
 //! One row prints GiB/s of weights, more rows print Gelem/s, an element being a multiplication or an addition.
 //! `INERTIAKV_ISA=scalar|avx2` measures a lower instruction set.
 
+#[path = "support/run.rs"]
+mod run;
 #[path = "support/weights.rs"]
 mod weights;
 
-use std::time::Duration;
-
 use criterion::{BenchmarkId, Criterion, Throughput};
 use inertiakv_kernels::linear::{WeightType, matmul};
-use inertiakv_kernels::threads::ThreadPool;
 
 use weights::{activations, copies};
 
@@ -44,17 +43,13 @@ const MOST_FEATURES_OF_MANY_ROWS: usize = 10_000;
 const FOOTPRINT: usize = 96 << 20;
 
 fn main() {
-    let mut criterion = Criterion::default()
-        .sample_size(20)
-        .warm_up_time(Duration::from_millis(200))
-        .measurement_time(Duration::from_millis(800))
-        .configure_from_args();
+    let mut criterion = run::criterion();
     multiply(&mut criterion);
     criterion.final_summary();
 }
 
 fn multiply(criterion: &mut Criterion) {
-    let pool = all_cores();
+    let pool = run::all_cores();
     for &(layer, ty, out_features, in_features) in WEIGHTS {
         let weights = copies(ty, out_features, in_features, FOOTPRINT);
         let mut group = criterion.benchmark_group(format!("{layer} {ty} [{out_features}, {in_features}]"));
@@ -79,8 +74,4 @@ fn multiply(criterion: &mut Criterion) {
         }
         group.finish();
     }
-}
-
-fn all_cores() -> ThreadPool {
-    ThreadPool::new(std::thread::available_parallelism().map_or(1, usize::from))
 }
