@@ -7,8 +7,9 @@ use std::sync::Once;
 
 use anyhow::{Result, anyhow};
 use inertiakv::BenchRow;
-use plotters::chart::{ChartBuilder, SeriesLabelPosition};
-use plotters::coord::Shift;
+use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
+use plotters::coord::{CoordTranslate, Shift};
+use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::{
     BitMapBackend, Circle, Color, DrawingArea, DrawingBackend, IntoDrawingArea, IntoSegmentedCoord, LineSeries,
     PathElement, RGBColor, Rectangle, SVGBackend, SegmentValue, Text, WHITE,
@@ -175,7 +176,7 @@ impl Figure {
         area: &DrawingArea<B, Shift>,
         parts: &[&str],
         bars: &[(String, Vec<f64>)],
-    ) -> Result<(), plotters::drawing::DrawingAreaErrorKind<B::ErrorType>> {
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let highest = bars.iter().map(|(_, parts)| parts.iter().sum()).fold(0.0, f64::max);
         let labels: Vec<&str> = bars.iter().map(|(label, _)| label.as_str()).collect();
         let mut chart = self
@@ -219,13 +220,7 @@ impl Figure {
         });
         chart.draw_series(totals)?;
         if parts.len() > 1 {
-            chart
-                .configure_series_labels()
-                .position(SeriesLabelPosition::UpperRight)
-                .label_font((FONT, 15))
-                .border_style(BLACK)
-                .background_style(WHITE)
-                .draw()?;
+            draw_legend(&mut chart)?;
         }
         Ok(())
     }
@@ -234,7 +229,7 @@ impl Figure {
         &self,
         area: &DrawingArea<B, Shift>,
         lines: &[(String, Vec<(usize, f64)>)],
-    ) -> Result<(), plotters::drawing::DrawingAreaErrorKind<B::ErrorType>> {
+    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
         let points = || lines.iter().flat_map(|(_, points)| points);
         let highest = points().map(|point| point.1).fold(0.0, f64::max);
         let longest = points().map(|point| point.0).max().unwrap_or(1);
@@ -255,13 +250,7 @@ impl Figure {
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
             chart.draw_series(points.iter().map(|&point| Circle::new(point, 4, colour.filled())))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .label_font((FONT, 15))
-            .border_style(BLACK)
-            .background_style(WHITE)
-            .draw()
+        draw_legend(&mut chart)
     }
 
     fn builder<'a, 'b, B: DrawingBackend>(&self, area: &'a DrawingArea<B, Shift>) -> ChartBuilder<'a, 'b, B> {
@@ -273,6 +262,18 @@ impl Figure {
             .y_label_area_size(64);
         builder
     }
+}
+
+fn draw_legend<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, B, C>,
+) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .label_font((FONT, 15))
+        .border_style(BLACK)
+        .background_style(WHITE)
+        .draw()
 }
 
 /// Figures look alike on every machine, also where no font is installed.

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::args::BenchArguments;
 use crate::figures;
-use crate::format::{count, mebibytes, percent, speed};
+use crate::format::{count, counted, mebibytes, percent, speed};
 use crate::printer::Printer;
 use crate::{model, settings};
 
@@ -27,7 +27,7 @@ struct Record {
 
 pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<()> {
     let methods = if arguments.methods.is_empty() {
-        [Preset::Full, Preset::Inertia, Preset::InertiaLazy, Preset::ScoreFree]
+        [Preset::Inertia, Preset::InertiaLazy, Preset::ScoreFree]
             .map(Method::from)
             .to_vec()
     } else {
@@ -87,13 +87,13 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
 
 fn print(record: &Record, arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<()> {
     printer.line(&format!(
-        "{}, {} threads, {} cache, {} tokens a round, rounds: {}, sequences: {}",
+        "{}, {}, {} cache, {} a round, {}, {}",
         record.model,
-        record.threads,
+        counted(record.threads, "thread"),
         record.kv_type,
-        count(arguments.tokens),
-        arguments.rounds,
-        arguments.sequences
+        counted(arguments.tokens, "token"),
+        counted(arguments.rounds, "round"),
+        counted(arguments.sequences, "sequence")
     ))?;
     if let Some(limits) = &record.limits {
         printer.line(&format!(

@@ -149,7 +149,7 @@ impl<'a> Step<'a> {
 
 impl Session {
     fn evict(&mut self, plan: &EvictionPlan) -> Result<(), Error> {
-        if matches!(plan, EvictionPlan::Nothing) {
+        if plan.is_nothing() {
             return Ok(());
         }
         let config = self.engine.config();
