@@ -59,7 +59,7 @@ fn steady_state(criterion: &mut Criterion) {
 
 fn state_after_prefill() -> PolicyState {
     let method: Method = "inertia:ratio=0.9".parse().expect("a valid method");
-    PolicyState::new(&method.policy, &shape(), ENTRIES).expect("a valid policy")
+    PolicyState::new(&method.decode.policy, &shape(), ENTRIES).expect("a valid policy")
 }
 
 /// A whole decode step of one token.

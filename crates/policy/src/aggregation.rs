@@ -13,6 +13,9 @@ pub enum Aggregation {
     Cumulative,
     /// `m = αm + (1 − α)s` (Eq. 4).
     Ema(Ratio),
+    /// The mean of the last this many scores, each as it was when it was computed: the observation window of `SnapKV`
+    /// while decoding.
+    Mean(usize),
 }
 
 impl Aggregation {
@@ -21,7 +24,7 @@ impl Aggregation {
     pub fn alpha(self) -> Option<Ratio> {
         match self {
             Aggregation::Ema(alpha) => Some(alpha),
-            Aggregation::SingleStep | Aggregation::Cumulative => None,
+            Aggregation::SingleStep | Aggregation::Cumulative | Aggregation::Mean(_) => None,
         }
     }
 
@@ -32,7 +35,8 @@ impl Aggregation {
     /// The same score folded in `times` times, in closed form: what `times` layers do that all score alike.
     pub(crate) fn update_repeatedly(self, utility: &mut [f32], score: &[f32], times: usize) {
         match self {
-            Aggregation::SingleStep => utility.copy_from_slice(score),
+            // What a mean remembers besides is in the ranking.
+            Aggregation::SingleStep | Aggregation::Mean(_) => utility.copy_from_slice(score),
             Aggregation::Cumulative => {
                 let times = times as f32;
                 for (m, &s) in utility.iter_mut().zip(score) {
@@ -57,6 +61,7 @@ impl fmt::Display for Aggregation {
             Aggregation::SingleStep => "single-step",
             Aggregation::Cumulative => "cumulative",
             Aggregation::Ema(_) => "ema",
+            Aggregation::Mean(scores) => return write!(formatter, "mean{scores}"),
         })
     }
 }

@@ -54,15 +54,66 @@ impl FromStr for Coupling {
     }
 }
 
-/// How a layer's budget is divided over its KV heads; anything but `Uniform` needs [`Coupling::PerHead`].
+/// How budgets are divided over KV heads; anything but `Uniform` needs [`Coupling::PerHead`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Share {
     /// B entries for every head.
     Uniform,
-    /// B × heads entries for the layer (`AdaKV`): each head keeps its best `floor(safeguard · B)`, and the best utilities
-    /// of the whole layer take the rest.
+    /// B × heads entries for the heads of a layer or of the model: each head keeps its best `floor(safeguard · B)`, and
+    /// the best utilities of all these heads take the rest.
     Adaptive {
+        /// The heads among which entries are divided.
+        across: Across,
         /// The share of B that no head can lose to another.
         safeguard: Ratio,
     },
+}
+
+/// The heads that compete for entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Across {
+    /// The KV heads of one layer (`AdaKV`, arXiv 2407.11550).
+    Layer,
+    /// All KV heads of the model (`KVzip`).
+    Model,
+}
+
+impl Share {
+    pub(crate) fn parse(text: &str) -> Result<Option<Across>, PolicyError> {
+        match text {
+            "uniform" => Ok(None),
+            "layer" => Ok(Some(Across::Layer)),
+            "model" => Ok(Some(Across::Model)),
+            _ => Err(text::bad_value("share", text)),
+        }
+    }
+
+    /// The heads that compete; `None` where every head has its own B.
+    #[must_use]
+    pub fn across(self) -> Option<Across> {
+        match self {
+            Share::Uniform => None,
+            Share::Adaptive { across, .. } => Some(across),
+        }
+    }
+
+    /// The part of B that no head can lose.
+    #[must_use]
+    pub fn safeguard(self) -> Option<Ratio> {
+        match self {
+            Share::Uniform => None,
+            Share::Adaptive { safeguard, .. } => Some(safeguard),
+        }
+    }
+}
+
+/// As the value of `share`: `uniform`, `layer`, `model`.
+impl fmt::Display for Share {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self.across() {
+            None => "uniform",
+            Some(Across::Layer) => "layer",
+            Some(Across::Model) => "model",
+        })
+    }
 }

@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do about it.
 
-use crate::method::Preset;
+use crate::method::Stage;
+use crate::preset::Preset;
 use crate::text;
 
 /// Everything this crate refuses. Each message is one sentence that says what to do next.
@@ -13,14 +14,19 @@ pub enum PolicyError {
         /// The name as written.
         name: String,
     },
-    /// A prefill-time or learned method, known by name but not built yet.
-    #[error(
-        "`{name}` is not available: this version has decode-time methods only; use one of: {}",
-        Preset::names()
-    )]
-    NotInThisVersion {
-        /// The name as written.
-        name: String,
+    /// A method asked for at a stage it does not have.
+    #[error("`{name}` does not work at {stage}; see its stages in `methods`")]
+    WrongStage {
+        /// The method.
+        name: Preset,
+        /// The stage asked for.
+        stage: Stage,
+    },
+    /// More than one prefill and one decode-time method.
+    #[error("`{text}` joins more than two methods; write prefill+decode, such as `snapkv:ratio=0.5+inertia:ratio=0.9`")]
+    TooManyStages {
+        /// The text.
+        text: String,
     },
     /// A key that no method has.
     #[error("`{key}` is not a key of a method; use one of: {}", text::key_names())]

@@ -15,7 +15,7 @@
 //!
 //! let method: Method = "inertia:ratio=0.5,alpha=0.9".parse()?;
 //! let shape = Shape::uniform(2, 1, 1); // layers, KV heads, query heads per KV head
-//! let mut state = PolicyState::new(&method.policy, &shape, 4)?; // after a prefill of 4 tokens
+//! let mut state = PolicyState::new(&method.decode.policy, &shape, 4)?; // after a prefill of 4 tokens
 //!
 //! // One decode step: the cache of every layer and head has appended one row.
 //! let needs = state.begin_step(1);
@@ -56,7 +56,9 @@ mod method;
 mod plan;
 mod policy;
 mod pooling;
+mod preset;
 mod protect;
+mod ragged;
 mod ranking;
 mod ratio;
 mod refresh;
@@ -69,12 +71,13 @@ mod text;
 
 pub use aggregation::Aggregation;
 pub use budget::Budget;
-pub use coupling::{Coupling, Share};
+pub use coupling::{Across, Coupling, Share};
 pub use error::PolicyError;
-pub use method::{Method, Preset};
+pub use method::{Method, Rule, Stage};
 pub use plan::{EvictionPlan, RowPlan};
 pub use policy::Policy;
 pub use pooling::{GroupPooling, HeadPooling};
+pub use preset::Preset;
 pub use protect::Protect;
 pub use ratio::Ratio;
 pub use refresh::Refresh;

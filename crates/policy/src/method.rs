@@ -3,196 +3,62 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::aggregation::Aggregation;
 use crate::budget::Budget;
 use crate::error::PolicyError;
 use crate::policy::Policy;
-use crate::protect::Protect;
-use crate::refresh::Refresh;
-use crate::scorer::Scorer;
+use crate::preset::Preset;
 use crate::text;
 
-/// The name a method starts from.
+/// When a method does its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Preset {
-    /// Nothing is evicted.
-    Full,
-    /// `InertiaKV`.
-    Inertia,
-    /// `InertiaKV-Lazy4`.
-    InertiaLazy,
-    /// Scored once, then frozen.
-    ScoreFree,
-    /// No memory of earlier steps or layers.
-    SingleStep,
-    /// Cumulative attention.
-    H2o,
-    /// The latest entries.
-    Recency,
-    /// Random entries.
-    Random,
-    /// Attention sinks and the latest entries.
-    StreamingLlm,
-    /// The paper's auxiliary variant.
-    InertiaAux,
+pub enum Stage {
+    /// At the end of the prompt, once; or, with an interval, whenever so much of it has come.
+    Prefill,
+    /// After every step that comes after the prompt.
+    Decode,
 }
 
-impl Preset {
-    /// All presets, in the order they are listed to people.
-    pub const ALL: [Preset; 10] = [
-        Preset::Full,
-        Preset::Inertia,
-        Preset::InertiaLazy,
-        Preset::ScoreFree,
-        Preset::SingleStep,
-        Preset::H2o,
-        Preset::Recency,
-        Preset::Random,
-        Preset::StreamingLlm,
-        Preset::InertiaAux,
-    ];
-
-    /// The name in the textual form.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Preset::Full => "full",
-            Preset::Inertia => "inertia",
-            Preset::InertiaLazy => "inertia-lazy",
-            Preset::ScoreFree => "score-free",
-            Preset::SingleStep => "single-step",
-            Preset::H2o => "h2o",
-            Preset::Recency => "recency",
-            Preset::Random => "random",
-            Preset::StreamingLlm => "streaming-llm",
-            Preset::InertiaAux => "inertia-aux",
-        }
-    }
-
-    /// One line for a list of methods.
-    #[must_use]
-    pub fn summary(self) -> &'static str {
-        match self {
-            Preset::Full => "keep every entry: the reference",
-            Preset::Inertia => {
-                "InertiaKV: exponential moving average of attention over layers and steps, refreshed every step"
-            }
-            Preset::InertiaLazy => "InertiaKV-Lazy: the same, refreshed every 4th step",
-            Preset::ScoreFree => "score once at the first step, then evict by the frozen ranking",
-            Preset::SingleStep => "rank by the last layer's attention at this step alone",
-            Preset::H2o => "rank by attention summed over all steps, as H2O does",
-            Preset::Recency => "keep the latest entries",
-            Preset::Random => "keep random entries, the same for the same seed",
-            Preset::StreamingLlm => "keep the first 4 entries and the latest ones",
-            Preset::InertiaAux => {
-                "InertiaKV with a static reserve and a first-eviction rescue (the paper's Appendix B)"
-            }
-        }
-    }
-
-    /// The policy the name stands for, before any key.
-    #[must_use]
-    pub fn policy(self) -> Policy {
-        let inertia = Policy::default();
-        match self {
-            Preset::Full => Policy {
-                budget: Budget::Full,
-                ..inertia
-            },
-            Preset::Inertia => inertia,
-            Preset::InertiaLazy => Policy {
-                refresh: Refresh::Every(4),
-                ..inertia
-            },
-            Preset::ScoreFree => Policy {
-                refresh: Refresh::Once,
-                ..inertia
-            },
-            Preset::SingleStep => Policy {
-                aggregation: Aggregation::SingleStep,
-                ..inertia
-            },
-            Preset::H2o => Policy {
-                aggregation: Aggregation::Cumulative,
-                ..inertia
-            },
-            // A position does not change from step to step, so there is nothing to average.
-            Preset::Recency => Policy {
-                scorer: Scorer::Recency,
-                aggregation: Aggregation::SingleStep,
-                ..inertia
-            },
-            Preset::Random => Policy {
-                scorer: Scorer::Random(0),
-                aggregation: Aggregation::SingleStep,
-                ..inertia
-            },
-            Preset::StreamingLlm => {
-                let protect = Protect {
-                    sinks: 4,
-                    ..Protect::NONE
-                };
-                Policy {
-                    protect,
-                    ..Preset::Recency.policy()
-                }
-            }
-            Preset::InertiaAux => {
-                let protect = Protect {
-                    reserve: Protect::STANDARD_RESERVE,
-                    rescue: true,
-                    ..Protect::NONE
-                };
-                Policy { protect, ..inertia }
-            }
-        }
-    }
-
-    pub(crate) fn names() -> String {
-        Preset::ALL.map(Preset::name).join(", ")
+/// As the value of `at`: `prefill`, `decode`.
+impl fmt::Display for Stage {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Stage::Prefill => "prefill",
+            Stage::Decode => "decode",
+        })
     }
 }
 
-/// Prefill-time and learned methods of the design that this version does not have.
-const LATER: [&str; 8] = [
-    "tova",
-    "snapkv",
-    "adakv-ea",
-    "keydiff",
-    "knorm",
-    "kvzip",
-    "expected-attention",
-    "learned",
-];
-
-impl FromStr for Preset {
+impl FromStr for Stage {
     type Err = PolicyError;
 
-    fn from_str(name: &str) -> Result<Self, PolicyError> {
-        match Preset::ALL.into_iter().find(|preset| preset.name() == name) {
-            Some(preset) => Ok(preset),
-            None if LATER.contains(&name) => Err(PolicyError::NotInThisVersion { name: name.to_owned() }),
-            None => Err(PolicyError::UnknownMethod { name: name.to_owned() }),
+    fn from_str(text: &str) -> Result<Self, PolicyError> {
+        match text {
+            "prefill" => Ok(Stage::Prefill),
+            "decode" => Ok(Stage::Decode),
+            _ => Err(text::bad_value("at", text)),
         }
     }
 }
 
-impl fmt::Display for Preset {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.pad(self.name())
-    }
-}
-
-/// A preset with its settings, as people name and compare it: `inertia`, `inertia:ratio=0.95,refresh=4`.
-///
-/// Printing gives the preset and the keys that differ from it; parsing that gives the same method.
+/// A preset at its stage, with its settings: one half of a [`Method`].
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Method {
+pub struct Rule {
     /// The name it starts from.
     pub name: Preset,
     /// What it does.
     pub policy: Policy,
+}
+
+/// What is done to a cache, as people name and compare it: `inertia`, `inertia:ratio=0.95,refresh=4`,
+/// `snapkv:ratio=0.5+inertia`.
+///
+/// Printing gives presets and the keys that differ from them; parsing that gives the same method.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Method {
+    /// How the prompt is compressed; `None`: not at all.
+    pub prefill: Option<Rule>,
+    /// What is evicted while decoding.
+    pub decode: Rule,
 }
 
 impl Method {
@@ -205,16 +71,50 @@ impl Method {
     /// Whether entries can ever leave.
     #[must_use]
     pub fn evicts(&self) -> bool {
-        self.policy.evicts()
+        self.prefill.is_some() || self.decode.policy.evicts()
     }
 
-    /// The same method with another budget; `full` stays as it is.
+    /// The policy whose budget bounds the cache in the end: that of decoding, or of the prompt where decoding evicts
+    /// nothing.
     #[must_use]
-    pub fn with_budget(self, budget: Budget) -> Method {
-        Method {
-            policy: self.policy.with_budget(budget),
-            ..self
+    pub fn last_policy(&self) -> &Policy {
+        match &self.prefill {
+            Some(prefill) if !self.decode.policy.evicts() => &prefill.policy,
+            _ => &self.decode.policy,
         }
+    }
+
+    /// The same method with another budget for [`Method::last_policy`]; `full` stays as it is.
+    #[must_use]
+    pub fn with_budget(mut self, budget: Budget) -> Method {
+        let rule = match &mut self.prefill {
+            Some(prefill) if !self.decode.policy.evicts() => prefill,
+            _ => &mut self.decode,
+        };
+        rule.policy = rule.policy.clone().with_budget(budget);
+        self
+    }
+
+    /// Whether the prompt is compressed while it runs, so that a prefill under another method is of no use to this one.
+    #[must_use]
+    pub fn needs_own_prefill(&self) -> bool {
+        let interval = self.prefill.as_ref().map(|rule| rule.policy.interval);
+        interval.is_some_and(|interval| interval != Policy::WHOLE_PROMPT)
+    }
+
+    /// Whether both stages mean something, alone and together.
+    pub fn validate(&self) -> Result<(), PolicyError> {
+        self.decode.policy.validate(Stage::Decode)?;
+        let Some(prefill) = &self.prefill else { return Ok(()) };
+        prefill.policy.validate(Stage::Prefill)?;
+        let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
+        if prefill.policy.masked && self.decode.policy.evicts() {
+            return conflict("masked", "what decoding evicts would still be in memory; drop masked");
+        }
+        if self.decode.policy.protect.rescue {
+            return conflict("rescue", "it looks at a prompt that nothing has left yet; drop the prefill method");
+        }
+        Ok(())
     }
 
     /// Names and one-line descriptions of all presets.
@@ -228,11 +128,34 @@ impl Method {
     }
 }
 
+/// The preset at the first of its stages.
 impl From<Preset> for Method {
     fn from(name: Preset) -> Method {
-        Method {
+        let stage = name.stages()[0];
+        let rule = Rule {
             name,
-            policy: name.policy(),
+            policy: name.policy(stage),
+        };
+        match stage {
+            Stage::Prefill => Method {
+                prefill: Some(rule),
+                decode: Rule::full(),
+            },
+            Stage::Decode => Method {
+                prefill: None,
+                decode: rule,
+            },
+        }
+    }
+}
+
+impl Rule {
+    /// The rule that evicts nothing while decoding.
+    #[must_use]
+    pub fn full() -> Rule {
+        Rule {
+            name: Preset::Full,
+            policy: Preset::Full.policy(Stage::Decode),
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::aggregation::Aggregation;
 use crate::budget::Budget;
 use crate::coupling::{Coupling, Share};
 use crate::error::PolicyError;
+use crate::method::Stage;
 use crate::pooling::HeadPooling;
 use crate::protect::Protect;
 use crate::ratio::Ratio;
@@ -13,7 +14,7 @@ use crate::shape::LayerRange;
 use crate::smoothing::Smoothing;
 use crate::text;
 
-/// Decode-time eviction: one value on every axis.
+/// Which entries stay: one value on every axis, for decoding or for the prompt.
 ///
 /// [`Policy::default`] is the paper's method, `inertia`. Any combination can be written down; [`Policy::validate`] says
 /// whether it means something.
@@ -37,12 +38,16 @@ pub struct Policy {
     pub budget: Budget,
     /// How the budget is divided over heads.
     pub share: Share,
-    /// Entries above the budget at which an eviction back down to it is due; the paper has 1.
+    /// Entries above the budget at which an eviction back down to it is due; the paper has 1. Where the prompt is
+    /// compressed, [`Policy::WHOLE_PROMPT`] waits for its end.
     pub interval: usize,
     /// What stays whatever its utility.
     pub protect: Protect,
     /// The layers that are scored, where not all; the ranking they make still holds for all layers.
     pub layers: Option<LayerRange>,
+    /// What leaves is only hidden from attention and stays in memory, as released implementations of `AdaKV` and `KVzip`
+    /// do. For the prompt only.
+    pub masked: bool,
 }
 
 impl Default for Policy {
@@ -60,6 +65,7 @@ impl Default for Policy {
             interval: 1,
             protect: Protect::NONE,
             layers: None,
+            masked: false,
         }
     }
 }
@@ -69,6 +75,9 @@ impl Policy {
     pub const ALPHA: Ratio = Ratio::percent(80);
     /// The paper's compression ratio, 0.9.
     pub const RATIO: Ratio = Ratio::percent(90);
+
+    /// The interval of a policy that compresses a prompt once, when it is complete.
+    pub const WHOLE_PROMPT: usize = usize::MAX;
 
     /// The same policy with another budget. A policy without a bound (`full`) stays without one, so that a budget given
     /// for a comparison applies to the methods that have one.
@@ -86,8 +95,8 @@ impl Policy {
         self.budget != Budget::Full
     }
 
-    /// Whether every value is in its range and none contradicts another.
-    pub fn validate(&self) -> Result<(), PolicyError> {
+    /// Whether every value is in its range, none contradicts another, and all mean something at this stage.
+    pub fn validate(&self, stage: Stage) -> Result<(), PolicyError> {
         let at_least_one = |key, value: usize| {
             if value == 0 {
                 Err(text::bad_value(key, "0"))
@@ -97,6 +106,9 @@ impl Policy {
         };
         at_least_one("window", self.window)?;
         at_least_one("interval", self.interval)?;
+        if self.aggregation == Aggregation::Mean(0) {
+            return Err(text::bad_value("aggregation", "mean0"));
+        }
         if self.aggregation.alpha().is_some_and(Ratio::is_one) {
             return Err(text::bad_value("alpha", "1"));
         }
@@ -107,21 +119,73 @@ impl Policy {
         if let Some(range) = self.layers.filter(|range| range.first > range.last) {
             return Err(text::bad_value("layers", &range.to_string()));
         }
-        self.validate_combination()
+        self.validate_combination()?;
+        match stage {
+            Stage::Prefill => self.validate_prefill(),
+            Stage::Decode => self.validate_decode(),
+        }
+    }
+
+    fn validate_prefill(&self) -> Result<(), PolicyError> {
+        let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
+        if self.aggregation != Aggregation::SingleStep {
+            return conflict("aggregation", "a prompt is scored once, so there is nothing to aggregate; drop it");
+        }
+        if self.refresh != Refresh::Every(1) {
+            return conflict("refresh", "a prompt is scored whenever it is compressed; drop refresh");
+        }
+        if self.protect.rescue || self.protect.reserve != Ratio::ZERO {
+            let key = if self.protect.rescue { "rescue" } else { "reserve" };
+            return conflict(key, "it belongs to decode-time eviction; use sinks and recent for a prompt");
+        }
+        if self.interval == Policy::WHOLE_PROMPT {
+            return Ok(());
+        }
+        if matches!(self.scorer, Scorer::Reconstruction(_)) {
+            return conflict(
+                "interval",
+                "reconstruction needs the whole prompt in the cache; drop interval or use another scorer",
+            );
+        }
+        if self.masked {
+            return conflict("interval", "it bounds memory, which masked entries keep; drop one of the two");
+        }
+        Ok(())
+    }
+
+    fn validate_decode(&self) -> Result<(), PolicyError> {
+        let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
+        if self.scorer.is_of_prompt() {
+            return conflict("scorer", "it needs the queries of the prompt; use it at=prefill");
+        }
+        if self.masked {
+            return conflict("masked", "only a compressed prompt can stay in memory; use it at=prefill");
+        }
+        if self.interval == Policy::WHOLE_PROMPT {
+            return conflict("interval", "decoding has no end to wait for; give a number of entries");
+        }
+        Ok(())
     }
 
     fn validate_combination(&self) -> Result<(), PolicyError> {
         let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
+        if matches!(self.aggregation, Aggregation::Mean(_)) && self.coupling == Coupling::Sequential {
+            let reason = "a mean is over steps, and layers that update one ranking are not; use another coupling";
+            return conflict("aggregation", reason);
+        }
         if self.layers.is_some() && !self.coupling.is_shared() {
             let reason = "every layer must score its own ranking; use coupling=sequential or coupling=layer-mean";
             return conflict("layers", reason);
+        }
+        if self.scorer == Scorer::Learned && self.coupling == Coupling::PerHead {
+            return conflict("scorer", "the learned form is over all heads of a layer; use another coupling");
         }
         if self.layers.is_some() && self.scorer.is_positional() {
             return conflict("layers", "scorers recency and random score no layer; drop layers");
         }
         if self.share != Share::Uniform && self.coupling != Coupling::PerHead {
             return conflict(
-                "safeguard",
+                "share",
                 "only heads with rankings of their own share a budget; add coupling=per-head",
             );
         }
@@ -151,11 +215,12 @@ impl Policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coupling::Across;
 
     #[test]
     fn the_default_is_the_paper() {
         let policy = Policy::default();
-        assert!(policy.validate().is_ok());
+        assert!(policy.validate(Stage::Decode).is_ok());
         assert_eq!(policy.aggregation, Aggregation::Ema("0.8".parse().unwrap()));
         assert_eq!(policy.budget, Budget::Ratio("0.9".parse().unwrap()));
         assert_eq!(
@@ -202,12 +267,13 @@ mod tests {
             },
             Policy {
                 share: Share::Adaptive {
+                    across: Across::Layer,
                     safeguard: Ratio::percent(20),
                 },
                 ..Policy::default()
             },
         ] {
-            assert!(policy.validate().is_err(), "{policy:?} was accepted");
+            assert!(policy.validate(Stage::Decode).is_err(), "{policy:?} was accepted");
         }
     }
 

@@ -38,6 +38,33 @@ impl HeadPooling {
         }
     }
 
+    /// What the first `count` heads have come to, with one more.
+    pub(crate) fn add(self, pooled: f32, count: u32, value: f32) -> f32 {
+        match self {
+            HeadPooling::Mean => pooled + value,
+            HeadPooling::Max if count == 0 => value,
+            HeadPooling::Max => pooled.max(value),
+            // Powers are taken of what is left of one head's largest value, as those of small probabilities are no floats.
+            HeadPooling::Power(exponent) => {
+                let (large, small) = if value > pooled { (value, pooled) } else { (pooled, value) };
+                if large <= 0.0 {
+                    return 0.0;
+                }
+                let exponent = exponent as i32;
+                large * (1.0 + (small / large).powi(exponent)).powf(1.0 / exponent as f32)
+            }
+        }
+    }
+
+    /// The pooled score of `count` heads.
+    pub(crate) fn finish(self, pooled: f32, count: u32) -> f32 {
+        match self {
+            HeadPooling::Mean => pooled / count as f32,
+            HeadPooling::Max => pooled,
+            HeadPooling::Power(exponent) => pooled * (count as f32).powf(-1.0 / exponent as f32),
+        }
+    }
+
     pub(crate) fn validate(self) -> Result<(), PolicyError> {
         match self {
             HeadPooling::Power(exponent) if !(2..=16).contains(&exponent) => {

@@ -93,6 +93,11 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
+    /// The first of the positions that are protected as recent.
+    pub(crate) fn recent_from(&self) -> u32 {
+        self.recent_from
+    }
+
     pub(crate) fn protects(&self, position: u32) -> bool {
         position < self.sinks || position >= self.recent_from || self.on_stride(position)
     }

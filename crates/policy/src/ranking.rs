@@ -1,9 +1,12 @@
 //! The rows of one retained set: which position each holds and how useful it is.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
+use crate::aggregation::Aggregation;
 use crate::plan::RowPlan;
 use crate::pooling;
+use crate::ragged::Ragged;
 
 /// One retained set with its utilities, in the row order of the cache.
 #[derive(Debug, Clone, Default)]
@@ -12,6 +15,19 @@ pub(crate) struct Ranking {
     pub(crate) utility: Vec<f32>,
     /// The best rank any score of this step gave each row; empty unless a rescue is being prepared.
     pub(crate) best_rank: Vec<u32>,
+    /// Who holds the rows, where not every head of the ranking holds all of them.
+    pub(crate) ragged: Option<Ragged>,
+    /// The latest scores, the newest last, where the utility is a mean of them.
+    pub(crate) history: VecDeque<Vec<f32>>,
+}
+
+/// How the rows of a ranking leave the heads that share it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RankingPlan {
+    /// For a head that holds all rows.
+    pub(crate) all: RowPlan,
+    /// One for each head, where they hold different rows.
+    pub(crate) each: Option<Vec<RowPlan>>,
 }
 
 /// The rank of a row that no score put among its best.
@@ -27,10 +43,35 @@ impl Ranking {
         let mut ranking = Ranking {
             positions: Vec::with_capacity(capacity),
             utility: Vec::with_capacity(capacity),
-            best_rank: Vec::new(),
+            ..Ranking::default()
         };
         ranking.append(0..tokens, 0.0);
         ranking
+    }
+
+    /// The rows that heads hold after a prefill compression, in their order where all hold the same.
+    pub(crate) fn of_heads(held: &[&[u32]]) -> Ranking {
+        let same = held.iter().all(|positions| *positions == held[0]);
+        let (positions, ragged) = if same {
+            (held.first().map_or(Vec::new(), |first| first.to_vec()), None)
+        } else {
+            let (positions, ragged) = Ragged::new(held);
+            (positions, Some(ragged))
+        };
+        Ranking {
+            utility: vec![0.0; positions.len()],
+            positions,
+            ragged,
+            ..Ranking::default()
+        }
+    }
+
+    /// Entries held by all of its `heads` together.
+    pub(crate) fn entries(&self, heads: usize) -> usize {
+        match &self.ragged {
+            Some(ragged) => ragged.entries(),
+            None => heads * self.rows(),
+        }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -38,8 +79,39 @@ impl Ranking {
     }
 
     pub(crate) fn append(&mut self, positions: Range<u32>, utility: f32) {
+        if let Some(ragged) = &mut self.ragged {
+            ragged.append(self.positions.len(), &positions);
+        }
         self.positions.extend(positions);
         self.utility.resize(self.positions.len(), utility);
+        for scores in &mut self.history {
+            scores.resize(self.positions.len(), 0.0);
+        }
+    }
+
+    /// Folds a score into the utility as `times` layers do that all score alike.
+    pub(crate) fn fold(&mut self, aggregation: Aggregation, score: &[f32], times: usize) {
+        let Aggregation::Mean(most) = aggregation else {
+            return aggregation.update_repeatedly(&mut self.utility, score, times);
+        };
+        let mut newest = if self.history.len() < most {
+            Vec::new()
+        } else {
+            self.history.pop_front().unwrap_or_default()
+        };
+        newest.clear();
+        newest.extend_from_slice(score);
+        self.history.push_back(newest);
+        self.utility.fill(0.0);
+        for scores in &self.history {
+            for (sum, score) in self.utility.iter_mut().zip(scores) {
+                *sum += score;
+            }
+        }
+        let scale = 1.0 / self.history.len() as f32;
+        for value in &mut self.utility {
+            *value *= scale;
+        }
     }
 
     pub(crate) fn mean_utility(&self) -> f32 {
@@ -47,16 +119,22 @@ impl Ranking {
     }
 
     /// Removes rows, given in ascending order, and says how.
-    pub(crate) fn evict(&mut self, rows: &[u32]) -> RowPlan {
+    pub(crate) fn evict(&mut self, rows: &[u32]) -> RankingPlan {
         let plan = RowPlan::removing(rows, self.rows());
         plan.apply(&mut self.positions);
         plan.apply(&mut self.utility);
+        for scores in &mut self.history {
+            plan.apply(scores);
+        }
         self.best_rank = Vec::new();
         // What the prompt needed is given back after the first eviction.
         if self.positions.capacity() > 2 * plan.rows + 2 * SPARE_ROWS {
             self.positions.shrink_to(plan.rows + SPARE_ROWS);
             self.utility.shrink_to(plan.rows + SPARE_ROWS);
         }
-        plan
+        RankingPlan {
+            each: self.ragged.as_mut().map(|ragged| ragged.evict(rows, &plan)),
+            all: plan,
+        }
     }
 }

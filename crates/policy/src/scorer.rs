@@ -24,9 +24,22 @@ pub enum Scorer {
     Recency,
     /// A hash of this seed and the position.
     Random(u64),
+    /// The attention that the queries of this many positions after the prompt are expected to pay, weighted by the value
+    /// norm (Expected Attention, arXiv 2510.00636). Of the prompt only.
+    ExpectedAttention(u32),
+    /// The most attention any query pays to an entry while the model repeats the prompt, this many tokens at a time
+    /// (`KVzip`, arXiv 2505.23416). Of the prompt only.
+    Reconstruction(u32),
+    /// A trained bilinear form of query and key, softmaxed over the entries (section 5.1 of the paper).
+    Learned,
 }
 
 impl Scorer {
+    /// Positions that Expected Attention looks ahead, as published.
+    pub const FUTURE: u32 = 512;
+    /// Tokens that `KVzip` repeats at a time, as published.
+    pub const REPEATED: u32 = 2048;
+
     /// What it has to be shown about every entry.
     #[must_use]
     pub fn features(self) -> Features {
@@ -44,7 +57,19 @@ impl Scorer {
             },
             Scorer::KeyNorm => Features { key_norm: true, ..none },
             Scorer::Recency | Scorer::Random(_) => none,
+            Scorer::ExpectedAttention(_) => Features {
+                relevance: true,
+                value_norm: true,
+                ..none
+            },
+            Scorer::Reconstruction(_) | Scorer::Learned => Features { relevance: true, ..none },
         }
+    }
+
+    /// Whether the score is of the prompt alone: it takes its queries, or running it again.
+    #[must_use]
+    pub fn is_of_prompt(self) -> bool {
+        matches!(self, Scorer::ExpectedAttention(_) | Scorer::Reconstruction(_))
     }
 
     /// Whether the score depends on the position alone, so that no layer has to be observed.
@@ -74,11 +99,14 @@ impl fmt::Display for Scorer {
             Scorer::KeyNorm => "key-norm",
             Scorer::Recency => "recency",
             Scorer::Random(_) => "random",
+            Scorer::ExpectedAttention(_) => "expected-attention",
+            Scorer::Reconstruction(_) => "reconstruction",
+            Scorer::Learned => "learned",
         })
     }
 }
 
-/// The name alone; `random` gets the seed 0.
+/// The name alone; what a scorer has besides is as published, and 0 for the seed of `random`.
 impl FromStr for Scorer {
     type Err = PolicyError;
 
@@ -91,6 +119,9 @@ impl FromStr for Scorer {
             "key-norm" => Ok(Scorer::KeyNorm),
             "recency" => Ok(Scorer::Recency),
             "random" => Ok(Scorer::Random(0)),
+            "expected-attention" => Ok(Scorer::ExpectedAttention(Scorer::FUTURE)),
+            "reconstruction" => Ok(Scorer::Reconstruction(Scorer::REPEATED)),
+            "learned" => Ok(Scorer::Learned),
             _ => Err(text::bad_value("scorer", text)),
         }
     }
@@ -100,7 +131,7 @@ impl FromStr for Scorer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "four independent buffers, each filled or not"
+    reason = "five independent buffers, each filled or not"
 )]
 pub struct Features {
     /// Softmax mass.
@@ -111,6 +142,8 @@ pub struct Features {
     pub key_norm: bool,
     /// Cosines with the mean key.
     pub key_similarity: bool,
+    /// What the engine computes for the scorer itself.
+    pub relevance: bool,
 }
 
 /// One KV head of one layer at one step: every slice has one value per cached row, in row order, or is empty where the
@@ -126,6 +159,9 @@ pub struct HeadObservation<'a> {
     pub key_norm: &'a [f32],
     /// Cosine of each key, rotated as it is cached, with the mean of the normalised keys.
     pub key_similarity: &'a [f32],
+    /// What only the engine can compute: the expected attention before its value norm, the greatest attention of the
+    /// reconstruction, or this head's share of the learned form times the number of KV heads.
+    pub relevance: &'a [f32],
 }
 
 /// How the raw numbers of a step become scores.
@@ -150,7 +186,7 @@ impl Scoring {
 
     /// The score of one head's entries; false where one is NaN or infinite.
     pub(crate) fn head(self, head: &HeadObservation<'_>, out: &mut [f32]) -> bool {
-        let finite = pooling::single(self.term(head), out);
+        let finite = self.head_alone(head, out);
         self.weigh(out);
         finite
     }
@@ -172,6 +208,16 @@ impl Scoring {
                     factor: per_query * relative,
                 }
             }
+            Scorer::ExpectedAttention(_) => Term {
+                first: head.relevance,
+                second: Some(head.value_norm),
+                factor: 1.0,
+            },
+            Scorer::Reconstruction(_) | Scorer::Learned => Term {
+                first: head.relevance,
+                second: None,
+                factor: 1.0,
+            },
             Scorer::KeyDiff => Term {
                 first: head.key_similarity,
                 second: None,
@@ -190,13 +236,34 @@ impl Scoring {
         }
     }
 
-    fn weigh(self, score: &mut [f32]) {
-        if self.scorer == Scorer::Entropy {
-            let weight = normalised_entropy(score);
-            for value in score.iter_mut() {
-                *value *= weight;
+    /// One of several heads whose scores are pooled afterwards.
+    pub(crate) fn head_alone(self, head: &HeadObservation<'_>, out: &mut [f32]) -> bool {
+        pooling::single(self.term(head), out)
+    }
+
+    pub(crate) fn weigh(self, score: &mut [f32]) {
+        match self.scorer {
+            Scorer::Entropy => {
+                let weight = normalised_entropy(score);
+                for value in score.iter_mut() {
+                    *value *= weight;
+                }
             }
+            Scorer::Learned => softmax(score),
+            _ => {}
         }
+    }
+}
+
+/// Makes probabilities of scores, as the learned form is trained to give; what is not finite stays so.
+fn softmax(score: &mut [f32]) {
+    let largest = score.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    for value in score.iter_mut() {
+        *value = (*value - largest).exp();
+    }
+    let scale = (1.0 / pooling::sum(score)) as f32;
+    for value in score.iter_mut() {
+        *value *= scale;
     }
 }
 

@@ -4,6 +4,9 @@
 //! utility; among equals the later position stays. Keys of one ranking are distinct, so selection never depends on the
 //! order of rows, and protection never on a tie.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::protect::Guard;
 use crate::ranking::{Ranking, UNRANKED};
 
@@ -136,6 +139,26 @@ fn least(values: &[f32]) -> f32 {
 }
 
 impl Selector {
+    /// The fewest lowest-ranked rows that together take at least `excess` entries, in ascending row order, where row i is
+    /// `holders[i]` entries.
+    pub(crate) fn lowest_holding(&mut self, candidates: Candidates<'_>, holders: &[u32], excess: usize) -> &[u32] {
+        self.chosen.resize_with(self.chosen.len().max(1), Vec::new);
+        let chosen = &mut self.chosen[0];
+        chosen.clear();
+        candidates.write_keys(&mut self.keys);
+        // Sorted only as far as rows leave, which in the steady state is not far.
+        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = self.keys.iter().copied().zip(0..).map(Reverse).collect();
+        let mut taken = 0;
+        while taken < excess
+            && let Some(Reverse((_, row))) = heap.pop()
+        {
+            taken += holders[row as usize] as usize;
+            chosen.push(row);
+        }
+        chosen.sort_unstable();
+        chosen
+    }
+
     /// The `count` lowest-ranked rows in ascending row order; `count` is at most the number of rows.
     pub(crate) fn lowest(&mut self, candidates: Candidates<'_>, count: usize) -> &[u32] {
         self.chosen.resize_with(self.chosen.len().max(1), Vec::new);
@@ -266,7 +289,7 @@ mod tests {
         Ranking {
             positions: positions.to_vec(),
             utility: utility.to_vec(),
-            best_rank: Vec::new(),
+            ..Ranking::default()
         }
     }
 

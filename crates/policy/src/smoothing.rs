@@ -9,7 +9,7 @@ use crate::text;
 /// Smoothing of the utility over neighbouring positions; the running utility itself is not changed.
 ///
 /// A window of width k, odd, reaches (k − 1) / 2 positions to either side; evicted positions in it count for nothing.
-/// Text: `none`, `max7`, `avg9`.
+/// Text: `none`, `max7`, `avg9`, `pad5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Smoothing {
     /// The utility as it is (the paper).
@@ -18,12 +18,16 @@ pub enum Smoothing {
     Max(u32),
     /// The mean utility of the entries held in a window of this width.
     Average(u32),
+    /// The sum of the utilities in a window of this width, divided by the width: what is missing counts as 0, and so do
+    /// the positions that [`Protect::recent`](crate::Protect::recent) keeps anyway (`SnapKV`'s pooling, arXiv 2404.14469).
+    Padded(u32),
 }
 
 impl Smoothing {
     pub(crate) fn validate(self) -> Result<(), PolicyError> {
         match self {
-            Smoothing::Max(width) | Smoothing::Average(width) if width % 2 == 0 || !(3..=255).contains(&width) => {
+            Smoothing::Max(width) | Smoothing::Average(width) | Smoothing::Padded(width)
+                if width % 2 == 0 || !(3..=255).contains(&width) => {
                 Err(text::bad_value("kernel", &self.to_string()))
             }
             _ => Ok(()),
@@ -31,10 +35,10 @@ impl Smoothing {
     }
 
     /// Writes the smoothed utility of every row to `scratch.values`.
-    pub(crate) fn apply(self, positions: &[u32], utility: &[f32], scratch: &mut SmoothingScratch) {
+    pub(crate) fn apply(self, positions: &[u32], utility: &[f32], recent_from: u32, scratch: &mut SmoothingScratch) {
         let width = match self {
             Smoothing::None => 1,
-            Smoothing::Max(width) | Smoothing::Average(width) => width,
+            Smoothing::Max(width) | Smoothing::Average(width) | Smoothing::Padded(width) => width,
         };
         let reach = width / 2;
         let SmoothingScratch { order, sorted, values } = scratch;
@@ -48,7 +52,14 @@ impl Smoothing {
         );
         order.sort_unstable();
         sorted.clear();
-        sorted.extend(order.iter().map(|&(_, row)| utility[row as usize]));
+        let padded = matches!(self, Smoothing::Padded(_));
+        sorted.extend(order.iter().map(|&(position, row)| {
+            if padded && position >= recent_from {
+                0.0
+            } else {
+                utility[row as usize]
+            }
+        }));
         values.clear();
         values.resize(utility.len(), 0.0);
         let (mut first, mut end) = (0, 0);
@@ -62,6 +73,7 @@ impl Smoothing {
             let window = &sorted[first..end];
             values[row as usize] = match self {
                 Smoothing::Average(_) => window.iter().sum::<f32>() / window.len() as f32,
+                Smoothing::Padded(_) => window.iter().sum::<f32>() / width as f32,
                 _ => window.iter().copied().fold(f32::NEG_INFINITY, f32::max),
             };
         }
@@ -82,6 +94,7 @@ impl fmt::Display for Smoothing {
             Smoothing::None => formatter.write_str("none"),
             Smoothing::Max(width) => write!(formatter, "max{width}"),
             Smoothing::Average(width) => write!(formatter, "avg{width}"),
+            Smoothing::Padded(width) => write!(formatter, "pad{width}"),
         }
     }
 }
@@ -96,7 +109,8 @@ impl FromStr for Smoothing {
         let width = |prefix: &str| text.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
         let smoothing = width("max")
             .map(Smoothing::Max)
-            .or_else(|| width("avg").map(Smoothing::Average));
+            .or_else(|| width("avg").map(Smoothing::Average))
+            .or_else(|| width("pad").map(Smoothing::Padded));
         smoothing.ok_or_else(|| text::bad_value("kernel", text))
     }
 }
@@ -107,7 +121,7 @@ mod tests {
 
     fn smoothed(smoothing: Smoothing, positions: &[u32], utility: &[f32]) -> Vec<f32> {
         let mut scratch = SmoothingScratch::default();
-        smoothing.apply(positions, utility, &mut scratch);
+        smoothing.apply(positions, utility, 9, &mut scratch);
         scratch.values
     }
 
@@ -121,6 +135,8 @@ mod tests {
             smoothed(Smoothing::Average(3), &positions, &utility),
             [5.5, 10.0, 4.5, 4.0]
         );
+        // Position 9 is recent here, and lends nothing.
+        assert_eq!(smoothed(Smoothing::Padded(3), &positions, &utility), [11.0 / 3.0, 0.0, 3.0, 4.0]);
     }
 
     #[test]
@@ -131,6 +147,8 @@ mod tests {
             ("max8", false),
             ("avg1", false),
             ("avg257", false),
+            ("pad5", true),
+            ("pad4", false),
         ] {
             assert_eq!(text.parse::<Smoothing>().unwrap().validate().is_ok(), good, "{text}");
         }

@@ -1,13 +1,16 @@
 //! The state of one sequence: what it holds, how useful it is, and what leaves.
 
 mod eviction;
+mod prompt;
 mod scoring;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::aggregation::Aggregation;
 use crate::coupling::Coupling;
 use crate::error::PolicyError;
+use crate::method::Stage;
 use crate::plan::EvictionPlan;
 use crate::policy::Policy;
 use crate::pooling::GroupPooling;
@@ -17,6 +20,8 @@ use crate::scorer::{Features, HeadObservation};
 use crate::selection::Selector;
 use crate::shape::Shape;
 use crate::smoothing::SmoothingScratch;
+
+use scoring::RaggedScratch;
 
 /// What the engine has to observe in a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub struct PolicyState {
     policy: Policy,
     shape: Shape,
     protection: Protection,
+    /// Who shares a ranking.
+    layout: Layout,
     /// One for all, or one per evictable layer, or one per evictable layer and KV head.
     rankings: Vec<Ranking>,
     /// For each layer, its number among the evictable ones.
@@ -69,11 +76,34 @@ pub struct PolicyState {
     prompt_tokens: usize,
     seen: usize,
     step: usize,
+    /// Entries above the budget at which an eviction is due.
+    interval: usize,
+    /// Entries of all heads together.
     evicted: u64,
     rescue_pending: bool,
     phase: Phase,
     fault: Option<PolicyError>,
     buffers: Buffers,
+}
+
+/// Which heads share a ranking.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Layout {
+    Model,
+    Layer,
+    Head,
+}
+
+impl Layout {
+    fn of(policy: &Policy) -> Layout {
+        match policy.coupling {
+            // Without a bound one ranking serves all, whatever the coupling.
+            _ if !policy.evicts() => Layout::Model,
+            Coupling::Sequential | Coupling::LayerMean => Layout::Model,
+            Coupling::PerLayer => Layout::Layer,
+            Coupling::PerHead => Layout::Head,
+        }
+    }
 }
 
 /// Where a state is between `begin_step` and `finish_step`.
@@ -92,16 +122,23 @@ enum Phase {
 struct Buffers {
     score: Vec<f32>,
     layer_mean: Vec<f32>,
+    ragged: RaggedScratch,
     smoothing: Vec<SmoothingScratch>,
     selector: Selector,
 }
 
 impl PolicyState {
-    /// The state after a prefill of `prompt_tokens`: rows hold positions 0 to `prompt_tokens`, all utilities are 0.
+    /// The state after a prefill of `prompt_tokens` of which all are held: rows hold positions 0 to `prompt_tokens`, all
+    /// utilities are 0. After a compressed prefill, see [`PolicyState::decode`].
     pub fn new(policy: &Policy, shape: &Shape, prompt_tokens: usize) -> Result<Self, PolicyError> {
-        policy.validate()?;
+        policy.validate(Stage::Decode)?;
+        Self::build(policy, shape, prompt_tokens, prompt_tokens)
+    }
+
+    /// A state with one row for each of the first `held` of `prompt_tokens` tokens.
+    fn build(policy: &Policy, shape: &Shape, prompt_tokens: usize, held: usize) -> Result<Self, PolicyError> {
         shape.validate()?;
-        let end = u32::try_from(prompt_tokens).map_err(|_| PolicyError::TooManyTokens)?;
+        let end = u32::try_from(held).map_err(|_| PolicyError::TooManyTokens)?;
         let mut evictable = 0;
         let slots: Vec<Option<usize>> = shape
             .evictable
@@ -114,15 +151,11 @@ impl PolicyState {
         if evictable == 0 && policy.evicts() {
             return Err(PolicyError::NoEvictableLayer);
         }
-        let scored = scored_layers(policy, shape)?;
-        let rankings = if policy.evicts() {
-            match policy.coupling {
-                Coupling::Sequential | Coupling::LayerMean => 1,
-                Coupling::PerLayer => evictable,
-                Coupling::PerHead => evictable * shape.kv_heads,
-            }
-        } else {
-            usize::from(evictable > 0)
+        let layout = Layout::of(policy);
+        let rankings = match layout {
+            Layout::Model => evictable.min(1),
+            Layout::Layer => evictable,
+            Layout::Head => evictable * shape.kv_heads,
         };
         let first_budget = policy
             .budget
@@ -130,18 +163,20 @@ impl PolicyState {
             .unwrap_or(usize::MAX);
         Ok(PolicyState {
             protection: Protection::new(&policy.protect, first_budget, prompt_tokens),
+            layout,
             rankings: (0..rankings).map(|_| Ranking::of_prompt(end)).collect(),
             slots,
             evictable: shape.evictable.as_slice().into(),
-            scored,
+            scored: scored_layers(policy, shape)?,
             everything: if shape.evictable.contains(&false) {
                 (0..end).collect()
             } else {
                 Vec::new()
             },
             prompt_tokens,
-            seen: prompt_tokens,
+            seen: held,
             step: 0,
+            interval: policy.interval,
             evicted: 0,
             rescue_pending: policy.protect.rescue,
             phase: Phase::Between,
@@ -267,10 +302,11 @@ impl PolicyState {
         self.policy.budget.entries(self.prompt_tokens, self.seen)
     }
 
-    /// Entries evicted so far from each KV head of each evictable layer; the mean over heads where they differ.
+    /// Entries evicted so far from each KV head of each evictable layer, those of a compressed prompt included; the mean
+    /// over heads where they differ.
     #[must_use]
     pub fn evictions(&self) -> usize {
-        (self.evicted / self.rankings.len().max(1) as u64) as usize
+        (self.evicted / self.heads().max(1) as u64) as usize
     }
 
     /// Tokens seen so far: the position of the next one.
@@ -309,8 +345,13 @@ impl PolicyState {
         if layer >= self.shape.layers || head >= self.shape.kv_heads {
             return &[];
         }
-        self.ranking(layer, head)
-            .map_or(&self.everything, |ranking| &ranking.positions)
+        match self.ranking(layer, head) {
+            None => &self.everything,
+            Some((ranking, place)) => match &ranking.ragged {
+                None => &ranking.positions,
+                Some(ragged) => &ragged.heads[place].positions,
+            },
+        }
     }
 
     /// The positions a head holds, ascending.
@@ -323,26 +364,49 @@ impl PolicyState {
 
     /// The utility of each row of a head, in row order; empty for a layer that is never evicted.
     #[must_use]
-    pub fn utility(&self, layer: usize, head: usize) -> &[f32] {
-        self.ranking(layer, head).map_or(&[], |ranking| &ranking.utility)
+    pub fn utility(&self, layer: usize, head: usize) -> Cow<'_, [f32]> {
+        match self.ranking(layer, head) {
+            None => Cow::Borrowed(&[]),
+            Some((ranking, place)) => match &ranking.ragged {
+                None => Cow::Borrowed(&ranking.utility),
+                Some(ragged) => {
+                    let rows = &ragged.heads[place].rows;
+                    rows.iter().map(|&row| ranking.utility[row as usize]).collect()
+                }
+            },
+        }
     }
 
-    fn ranking(&self, layer: usize, head: usize) -> Option<&Ranking> {
-        (head < self.shape.kv_heads)
-            .then(|| self.ranking_index(layer, head))
-            .flatten()
-            .map(|index| &self.rankings[index])
+    /// The ranking of a head, and the head's place among those that share it.
+    fn ranking(&self, layer: usize, head: usize) -> Option<(&Ranking, usize)> {
+        if head >= self.shape.kv_heads {
+            return None;
+        }
+        let (index, place) = self.place(layer, head)?;
+        Some((&self.rankings[index], place))
     }
 
-    fn ranking_index(&self, layer: usize, head: usize) -> Option<usize> {
+    fn place(&self, layer: usize, head: usize) -> Option<(usize, usize)> {
         let slot = self.slots.get(layer).copied().flatten()?;
-        Some(match self.policy.coupling {
-            // Without a bound one ranking serves all, whatever the coupling.
-            _ if self.rankings.len() == 1 => 0,
-            Coupling::Sequential | Coupling::LayerMean => 0,
-            Coupling::PerLayer => slot,
-            Coupling::PerHead => slot * self.shape.kv_heads + head,
+        Some(match self.layout {
+            Layout::Model => (0, slot * self.shape.kv_heads + head),
+            Layout::Layer => (slot, head),
+            Layout::Head => (slot * self.shape.kv_heads + head, 0),
         })
+    }
+
+    /// KV heads of all evictable layers.
+    fn heads(&self) -> usize {
+        self.shape.kv_heads * self.slots.iter().flatten().count()
+    }
+
+    /// KV heads that share a ranking.
+    fn heads_per_ranking(&self) -> usize {
+        match self.layout {
+            Layout::Model => self.heads(),
+            Layout::Layer => self.shape.kv_heads,
+            Layout::Head => 1,
+        }
     }
 
     fn check_fault(&self) -> Result<(), PolicyError> {
@@ -373,8 +437,9 @@ impl PolicyState {
     // With no memory under one ranking the last layer overwrites all others, so only it is asked for, unless a rescue
     // wants to know every layer's best.
     fn first_due(&self, noting: bool) -> usize {
-        let last_only =
-            self.policy.coupling == Coupling::Sequential && self.policy.aggregation == Aggregation::SingleStep;
+        let last_only = self.policy.coupling == Coupling::Sequential
+            && self.policy.aggregation == Aggregation::SingleStep
+            && self.rankings.iter().all(|ranking| ranking.ragged.is_none());
         if last_only && !noting {
             self.scored.len().saturating_sub(1)
         } else {

@@ -1,15 +1,17 @@
-//! The textual form of a method: `name:key=value,…`.
+//! The textual form of a method: `name:key=value,…`, or two of them joined by a plus.
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::aggregation::Aggregation;
 use crate::budget::Budget;
-use crate::coupling::Share;
+use crate::coupling::{Across, Share};
 use crate::error::PolicyError;
-use crate::method::{Method, Preset};
+use crate::method::{Method, Rule, Stage};
 use crate::policy::Policy;
+use crate::preset::Preset;
 use crate::protect::Protect;
 use crate::ratio::Ratio;
 use crate::scorer::Scorer;
@@ -31,7 +33,8 @@ const fn key(name: &'static str, expected: &'static str, purpose: &'static str) 
 }
 
 /// All keys, in the order they are printed.
-pub(crate) const KEYS: [Key; 19] = [
+pub(crate) const KEYS: [Key; 24] = [
+    key("at", "`prefill` or `decode`", "the stage, where a method has both and stands alone"),
     key(
         "ratio",
         "a decimal from 0 to below 1",
@@ -55,7 +58,7 @@ pub(crate) const KEYS: [Key; 19] = [
     ),
     key(
         "aggregation",
-        "`ema`, `single-step` or `cumulative`",
+        "`ema`, `single-step`, `cumulative`, or `mean` with a number of scorings such as `mean64`",
         "how scores become the utility",
     ),
     key(
@@ -65,13 +68,13 @@ pub(crate) const KEYS: [Key; 19] = [
     ),
     key(
         "scorer",
-        "`attention`, `value-norm`, `entropy`, `key-diff`, `key-norm`, `recency` or `random`",
+        "`attention`, `value-norm`, `entropy`, `key-diff`, `key-norm`, `recency`, `random`, `learned`, or for a prompt `expected-attention` or `reconstruction`",
         "what one layer says about an entry",
     ),
     key(
         "interval",
         "a whole number of at least 1",
-        "entries above the budget at which an eviction is due",
+        "entries above the budget at which an eviction is due; of a prompt: its memory is bounded by budget and interval",
     ),
     key("sinks", "a whole number", "first positions that always stay"),
     key("recent", "a whole number", "last positions that always stay"),
@@ -103,13 +106,33 @@ pub(crate) const KEYS: [Key; 19] = [
     ),
     key(
         "kernel",
-        "`none`, or `max` or `avg` with an odd width from 3 to 255 such as `max7`",
+        "`none`, or `max`, `avg` or `pad` with an odd width from 3 to 255 such as `max7`",
         "smoothing over neighbouring positions before ranking",
+    ),
+    key(
+        "share",
+        "`uniform`, `layer` or `model`",
+        "under coupling=per-head: the heads that compete for entries",
     ),
     key(
         "safeguard",
         "a decimal from 0 to 1, or `none`",
-        "adaptive budgets under coupling=per-head: the share of the budget no head can lose to another",
+        "the share of the budget no head can lose to another; means share=layer where no share is given",
+    ),
+    key(
+        "future",
+        "a whole number from 1 to 65536",
+        "positions after the prompt that scorer `expected-attention` looks at",
+    ),
+    key(
+        "chunk",
+        "a whole number from 16 to 65536",
+        "tokens of the prompt that scorer `reconstruction` repeats at a time",
+    ),
+    key(
+        "masked",
+        "`true` or `false`",
+        "of a prompt: hide entries from attention and free nothing, as published code does",
     ),
 ];
 
@@ -141,6 +164,11 @@ pub(crate) fn whole(key: &'static str, value: &str) -> Result<usize, PolicyError
     }
 }
 
+fn number(key: &'static str, value: &str, range: RangeInclusive<u32>) -> Result<u32, PolicyError> {
+    let number = u32::try_from(whole(key, value)?).ok();
+    number.filter(|number| range.contains(number)).ok_or_else(|| bad_value(key, value))
+}
+
 pub(crate) fn fraction(key: &'static str, value: &str) -> Result<Ratio, PolicyError> {
     value.parse().map_err(|_| bad_value(key, value))
 }
@@ -149,30 +177,70 @@ impl FromStr for Method {
     type Err = PolicyError;
 
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        let text = text.trim();
-        // A plus before a name joins a prefill compression to a decode-time method.
-        if text
-            .split('+')
-            .skip(1)
-            .any(|part| part.trim_start().starts_with(|first: char| first.is_ascii_alphabetic()))
-        {
-            return Err(PolicyError::NotInThisVersion { name: text.to_owned() });
-        }
-        let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        let preset: Preset = name.trim().parse()?;
-        let values = pairs(rest)?;
-        if preset == Preset::Full
-            && let Some((&key, _)) = values.first_key_value()
-        {
-            return Err(PolicyError::Conflict {
-                key,
-                reason: "`full` keeps every entry and has no settings; drop them",
-            });
-        }
-        let policy = with_values(preset.policy(), &values)?;
-        policy.validate()?;
-        Ok(Method { name: preset, policy })
+        let mut parts = parts(text.trim()).into_iter();
+        let method = match (parts.next(), parts.next(), parts.next()) {
+            (Some(prefill), Some(decode), None) => Method {
+                prefill: Some(rule(prefill, Some(Stage::Prefill))?.1).filter(|rule| rule.name != Preset::Full),
+                decode: rule(decode, Some(Stage::Decode))?.1,
+            },
+            (Some(alone), None, None) => match rule(alone, None)? {
+                (Stage::Prefill, rule) => Method {
+                    prefill: Some(rule),
+                    decode: Rule::full(),
+                },
+                (Stage::Decode, rule) => Method {
+                    prefill: None,
+                    decode: rule,
+                },
+            },
+            _ => return Err(PolicyError::TooManyStages { text: text.to_owned() }),
+        };
+        method.validate()?;
+        Ok(method)
     }
+}
+
+/// The text at every plus that comes before a name: no other plus joins methods.
+fn parts(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for (place, _) in text.match_indices('+') {
+        if text[place + 1..].trim_start().starts_with(|first: char| first.is_ascii_alphabetic()) {
+            parts.push(&text[start..place]);
+            start = place + 1;
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// One method of a text, at the stage it is joined at, or that it names, or that is its own.
+fn rule(text: &str, joined_at: Option<Stage>) -> Result<(Stage, Rule), PolicyError> {
+    let (name, rest) = text.split_once(':').unwrap_or((text, ""));
+    let name: Preset = name.trim().parse()?;
+    let values = pairs(rest)?;
+    if name == Preset::Full
+        && let Some((&key, _)) = values.first_key_value()
+    {
+        return Err(PolicyError::Conflict {
+            key,
+            reason: "`full` keeps every entry and has no settings; drop them",
+        });
+    }
+    let asked = values.get("at").map(|value| value.parse()).transpose()?;
+    if joined_at.is_some() && asked.is_some() {
+        return Err(PolicyError::Conflict {
+            key: "at",
+            reason: "methods joined by a plus have their stages by their order; drop at",
+        });
+    }
+    let stage = joined_at.or(asked).unwrap_or(name.stages()[0]);
+    // `full` before a plus compresses nothing, which is what no prefill method does.
+    if !name.stages().contains(&stage) && name != Preset::Full {
+        return Err(PolicyError::WrongStage { name, stage });
+    }
+    let policy = with_values(name.policy(stage), &values)?;
+    Ok((stage, Rule { name, policy }))
 }
 
 fn pairs(text: &str) -> Result<BTreeMap<&'static str, &str>, PolicyError> {
@@ -212,7 +280,10 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
             "ema" => Aggregation::Ema(policy.aggregation.alpha().unwrap_or(Policy::ALPHA)),
             "single-step" => Aggregation::SingleStep,
             "cumulative" => Aggregation::Cumulative,
-            _ => return Err(bad_value("aggregation", value)),
+            _ => match value.strip_prefix("mean").map(|scores| whole("aggregation", scores)) {
+                Some(Ok(scores)) => Aggregation::Mean(scores),
+                _ => return Err(bad_value("aggregation", value)),
+            },
         };
     }
     if let Some(value) = get("alpha") {
@@ -224,8 +295,8 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
     }
     if let Some(value) = get("scorer") {
         let scorer: Scorer = value.parse()?;
-        // `random` named again keeps its seed.
-        if !matches!((scorer, policy.scorer), (Scorer::Random(_), Scorer::Random(_))) {
+        // A scorer named again keeps what it has.
+        if std::mem::discriminant(&scorer) != std::mem::discriminant(&policy.scorer) {
             policy.scorer = scorer;
         }
     }
@@ -235,6 +306,20 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
             return Err(PolicyError::Conflict { key: "seed", reason });
         }
         policy.scorer = Scorer::Random(whole("seed", value)? as u64);
+    }
+    if let Some(value) = get("future") {
+        let Scorer::ExpectedAttention(future) = &mut policy.scorer else {
+            let reason = "only expected attention looks ahead; add scorer=expected-attention or drop future";
+            return Err(PolicyError::Conflict { key: "future", reason });
+        };
+        *future = number("future", value, 1..=65536)?;
+    }
+    if let Some(value) = get("chunk") {
+        let Scorer::Reconstruction(chunk) = &mut policy.scorer else {
+            let reason = "only reconstruction repeats the prompt; add scorer=reconstruction or drop chunk";
+            return Err(PolicyError::Conflict { key: "chunk", reason });
+        };
+        *chunk = number("chunk", value, 16..=65536)?;
     }
     set(&mut policy.refresh, get("refresh"))?;
     set(&mut policy.coupling, get("coupling"))?;
@@ -255,16 +340,36 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
         Some("all") => policy.layers = None,
         Some(value) => policy.layers = Some(value.parse()?),
     }
-    match get("safeguard") {
-        None => {}
-        Some("none") => policy.share = Share::Uniform,
-        Some(value) => {
-            policy.share = Share::Adaptive {
-                safeguard: fraction("safeguard", value)?,
-            }
-        }
+    if let Some(value) = get("masked") {
+        policy.masked = value.parse().map_err(|_| bad_value("masked", value))?;
     }
+    policy.share = share(policy.share, get("share"), get("safeguard"))?;
     Ok(policy)
+}
+
+/// A share with its two keys put in.
+fn share(share: Share, across: Option<&str>, safeguard: Option<&str>) -> Result<Share, PolicyError> {
+    let mut new_across = match across {
+        Some(across) => Share::parse(across)?,
+        None => share.across(),
+    };
+    let new_safeguard = match safeguard {
+        Some("none") => None,
+        Some(value) => Some(fraction("safeguard", value)?),
+        None if new_across.is_some() => share.safeguard().or(Some(Ratio::ZERO)),
+        None => None,
+    };
+    if safeguard.is_some() && across.is_none() {
+        new_across = new_safeguard.and(new_across.or(Some(Across::Layer)));
+    }
+    match (new_across, new_safeguard) {
+        (None, None) => Ok(Share::Uniform),
+        (Some(across), Some(safeguard)) => Ok(Share::Adaptive { across, safeguard }),
+        _ => Err(PolicyError::Conflict {
+            key: "safeguard",
+            reason: "only heads that compete have one; use share=layer or share=model with a decimal, or neither",
+        }),
+    }
 }
 
 fn budget(values: &BTreeMap<&'static str, &str>) -> Result<Option<Budget>, PolicyError> {
@@ -302,26 +407,42 @@ fn set_whole(field: &mut usize, key: &'static str, values: &BTreeMap<&'static st
 
 impl fmt::Display for Method {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Fields are public: what evicts nothing is `full`, whatever it is called, and what evicts is not.
-        let preset = match (self.name, self.evicts()) {
-            (_, false) => return formatter.pad(Preset::Full.name()),
-            (Preset::Full, true) => Preset::Inertia,
-            (preset, true) => preset,
-        };
-        let base = preset.policy();
-        let mut text = preset.name().to_owned();
-        let mut separator = ':';
-        for key in &KEYS {
-            let value = value_of(key.name, &self.policy);
-            if let Some(value) = value.filter(|value| value_of(key.name, &base).as_ref() != Some(value)) {
-                text.push(separator);
-                text.push_str(key.name);
-                text.push('=');
-                text.push_str(&value);
-                separator = ',';
+        // Fields are public: what evicts nothing is `full`, whatever it is called.
+        let decode = self.decode.policy.evicts().then_some(&self.decode);
+        let text = match (&self.prefill, decode) {
+            (None, None) => Preset::Full.name().to_owned(),
+            (Some(prefill), None) => rule_text(prefill, Stage::Prefill, true),
+            (None, Some(decode)) => rule_text(decode, Stage::Decode, true),
+            (Some(prefill), Some(decode)) => {
+                let prefill = rule_text(prefill, Stage::Prefill, false);
+                format!("{prefill}+{}", rule_text(decode, Stage::Decode, false))
             }
-        }
+        };
         formatter.pad(&text)
+    }
+}
+
+fn rule_text(rule: &Rule, stage: Stage, alone: bool) -> String {
+    // What evicts is not `full`, whatever it is called.
+    let name = match rule.name {
+        Preset::Full => Preset::Inertia,
+        name => name,
+    };
+    let base = name.policy(stage);
+    let mut pairs = Vec::new();
+    if alone && stage != name.stages()[0] {
+        pairs.push(format!("at={stage}"));
+    }
+    for key in &KEYS {
+        let value = value_of(key.name, &rule.policy);
+        if let Some(value) = value.filter(|value| value_of(key.name, &base).as_ref() != Some(value)) {
+            pairs.push(format!("{}={value}", key.name));
+        }
+    }
+    if pairs.is_empty() {
+        name.name().to_owned()
+    } else {
+        format!("{name}:{}", pairs.join(","))
     }
 }
 
@@ -350,10 +471,20 @@ fn value_of(key: &str, policy: &Policy) -> Option<String> {
         ("window", _) => policy.window.to_string(),
         ("pool", _) => policy.head_pooling.to_string(),
         ("kernel", _) => policy.smoothing.to_string(),
-        ("safeguard", _) => match policy.share {
-            Share::Adaptive { safeguard } => safeguard.to_string(),
-            Share::Uniform => "none".to_owned(),
+        ("share", _) => policy.share.to_string(),
+        ("safeguard", _) => policy
+            .share
+            .safeguard()
+            .map_or_else(|| "none".to_owned(), |safeguard| safeguard.to_string()),
+        ("future", _) => match policy.scorer {
+            Scorer::ExpectedAttention(future) => future.to_string(),
+            _ => return None,
         },
+        ("chunk", _) => match policy.scorer {
+            Scorer::Reconstruction(chunk) => chunk.to_string(),
+            _ => return None,
+        },
+        ("masked", _) => policy.masked.to_string(),
         _ => return None,
     };
     Some(value)

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::PolicyState;
-use crate::coupling::{Coupling, Share};
-use crate::plan::{EvictionPlan, RowPlan};
+use super::{Layout, PolicyState};
+use crate::coupling::{Across, Share};
+use crate::plan::EvictionPlan;
 use crate::protect::Guard;
-use crate::ranking::Ranking;
+use crate::ranking::{Ranking, RankingPlan};
 use crate::ratio::Ratio;
 use crate::selection::{Candidates, Selector};
 use crate::smoothing::{Smoothing, SmoothingScratch};
@@ -21,23 +21,20 @@ struct Rules {
 }
 
 impl PolicyState {
-    /// Whether rows have reached `budget + interval`. All layers hold equally many, and so do all heads but under adaptive
-    /// shares, where each layer's total takes the place of the rows.
+    /// Whether the entries of a head, in the mean where they differ, have reached `budget + interval`.
     fn is_due(&self, budget: usize) -> bool {
-        self.rankings
-            .len()
-            .saturating_mul(budget.saturating_add(self.policy.interval))
-            <= self.total_rows()
+        self.heads().saturating_mul(budget.saturating_add(self.interval)) <= self.entries()
     }
 
-    fn total_rows(&self) -> usize {
-        self.rankings.iter().map(Ranking::rows).sum()
+    fn entries(&self) -> usize {
+        let heads = self.heads_per_ranking();
+        self.rankings.iter().map(|ranking| ranking.entries(heads)).sum()
     }
 
     /// Whether this step's eviction will remove more than half of the rows.
     pub(super) fn is_large_eviction_due(&self) -> bool {
         let Some(budget) = self.budget() else { return false };
-        self.is_due(budget) && 2 * self.rankings.len() * budget < self.total_rows()
+        self.is_due(budget) && 2 * self.heads() * budget < self.entries()
     }
 
     /// Removes the lowest-ranked rows where more than the budget and the interval allow are held.
@@ -51,7 +48,7 @@ impl PolicyState {
         if self.rescue_pending && self.is_large_eviction_due() {
             self.rescue_pending = false;
         }
-        let before = self.total_rows();
+        let before = self.entries();
         let guard = self.protection.guard(budget, self.seen);
         let unguarded = guard.is_empty(self.seen);
         let rules = Rules {
@@ -60,55 +57,79 @@ impl PolicyState {
             guard,
             unguarded,
         };
-        let plan = match (self.policy.coupling, self.policy.share) {
-            (Coupling::Sequential | Coupling::LayerMean, _) => self.evict_shared(rules),
-            (Coupling::PerLayer, _) => {
-                let mut plans = self.evict_each(rules).into_iter();
-                let plan_of = |&evictable: &bool| if evictable { plans.next() } else { None };
-                EvictionPlan::PerLayer(self.evictable.iter().map(plan_of).collect())
-            }
-            (Coupling::PerHead, share) => {
-                let plans = match share {
-                    Share::Uniform => self.evict_each(rules),
-                    Share::Adaptive { safeguard } => self.evict_adaptive(rules, safeguard),
-                };
-                let mut plans = plans.into_iter();
-                let heads = self.shape.kv_heads;
-                let plans_of = |&evictable: &bool| plans.by_ref().take(if evictable { heads } else { 0 }).collect();
-                EvictionPlan::PerHead(self.evictable.iter().map(plans_of).collect())
-            }
+        let plans = match self.policy.share {
+            Share::Uniform => self.evict_each(rules),
+            Share::Adaptive { across, safeguard } => self.evict_adaptive(rules, across, safeguard),
         };
-        self.evicted += (before - self.total_rows()) as u64;
-        plan
+        self.evicted += (before - self.entries()) as u64;
+        self.plan_of(plans)
     }
 
-    fn evict_shared(&mut self, rules: Rules) -> EvictionPlan {
-        let plan = self.evict_each(rules).pop().unwrap_or_default();
-        EvictionPlan::Shared {
-            plan,
-            layers: Arc::clone(&self.evictable),
+    /// One plan per ranking, as the cache takes it.
+    fn plan_of(&self, mut plans: Vec<RankingPlan>) -> EvictionPlan {
+        if plans.iter().any(|plan| plan.each.is_some()) {
+            return self.plan_of_each_head(&plans);
+        }
+        let mut plan_of_ranking = plans.drain(..).map(|plan| plan.all);
+        match self.layout {
+            Layout::Model => EvictionPlan::Shared {
+                plan: plan_of_ranking.next().unwrap_or_default(),
+                layers: Arc::clone(&self.evictable),
+            },
+            Layout::Layer => {
+                let plan_of = |&evictable: &bool| if evictable { plan_of_ranking.next() } else { None };
+                EvictionPlan::PerLayer(self.evictable.iter().map(plan_of).collect())
+            }
+            Layout::Head => {
+                let heads = self.shape.kv_heads;
+                let plans_of = |&evictable: &bool| {
+                    let heads = if evictable { heads } else { 0 };
+                    plan_of_ranking.by_ref().take(heads).collect()
+                };
+                EvictionPlan::PerHead(self.evictable.iter().map(plans_of).collect())
+            }
         }
     }
 
-    /// Every ranking down to the budget.
-    fn evict_each(&mut self, rules: Rules) -> Vec<RowPlan> {
+    fn plan_of_each_head(&self, plans: &[RankingPlan]) -> EvictionPlan {
+        let plan_of = |(layer, head): (usize, usize)| {
+            let (ranking, place) = self.place(layer, head)?;
+            let plan = &plans[ranking];
+            Some(plan.each.as_ref().map_or(&plan.all, |each| &each[place]).clone())
+        };
+        let heads = self.shape.kv_heads;
+        let plans_of = |layer| (0..heads).filter_map(|head| plan_of((layer, head))).collect();
+        EvictionPlan::PerHead((0..self.shape.layers).map(plans_of).collect())
+    }
+
+    /// Every ranking down to the budget of the heads that share it.
+    fn evict_each(&mut self, rules: Rules) -> Vec<RankingPlan> {
+        let heads = self.heads_per_ranking();
         self.buffers
             .smoothing
             .resize_with(self.buffers.smoothing.len().max(1), SmoothingScratch::default);
         let scratch = &mut self.buffers.smoothing[0];
         let selector: &mut Selector = &mut self.buffers.selector;
         let evict = |ranking: &mut Ranking| {
-            let count = ranking.rows().saturating_sub(rules.budget);
             let candidates = rules.candidates(ranking, scratch);
-            let rows = selector.lowest(candidates, count);
+            let rows = match &ranking.ragged {
+                None => selector.lowest(candidates, ranking.rows().saturating_sub(rules.budget)),
+                Some(ragged) => {
+                    let excess = ragged.entries().saturating_sub(heads * rules.budget);
+                    selector.lowest_holding(candidates, &ragged.holders, excess)
+                }
+            };
             ranking.evict(rows)
         };
         self.rankings.iter_mut().map(evict).collect()
     }
 
-    /// Every layer down to the budget times its heads.
-    fn evict_adaptive(&mut self, rules: Rules, safeguard: Ratio) -> Vec<RowPlan> {
-        let heads = self.shape.kv_heads;
+    /// The heads of every layer, or of all layers, down to the budget times their number.
+    fn evict_adaptive(&mut self, rules: Rules, across: Across, safeguard: Ratio) -> Vec<RankingPlan> {
+        let heads = match across {
+            Across::Layer => self.shape.kv_heads,
+            Across::Model => self.rankings.len(),
+        };
         let safeguard = safeguard.share_of(rules.budget);
         self.buffers.smoothing.resize_with(heads, SmoothingScratch::default);
         let mut plans = Vec::with_capacity(self.rankings.len());
@@ -133,7 +154,9 @@ impl Rules {
         let values = if self.smoothing == Smoothing::None {
             &ranking.utility
         } else {
-            self.smoothing.apply(&ranking.positions, &ranking.utility, scratch);
+            let recent_from = self.guard.recent_from();
+            self.smoothing
+                .apply(&ranking.positions, &ranking.utility, recent_from, scratch);
             &scratch.values
         };
         let plain = self.unguarded && ranking.best_rank.is_empty();

@@ -1,10 +1,24 @@
 //! From observations to utilities.
 
-use super::PolicyState;
+use super::{Layout, PolicyState};
 use crate::coupling::Coupling;
 use crate::error::PolicyError;
 use crate::pooling;
 use crate::scorer::{HeadObservation, Scoring};
+
+/// Buffers for heads that hold different entries, kept between layers.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RaggedScratch {
+    /// One head's scores, then those of the rows in `held`.
+    head: Vec<f32>,
+    score: Vec<f32>,
+    /// Heads of the layer that hold each row.
+    counts: Vec<u32>,
+    held: Vec<u32>,
+    utility: Vec<f32>,
+    /// Under layer-mean coupling: the sum of scores and the number of layers of each row.
+    means: Vec<(f32, u32)>,
+}
 
 impl PolicyState {
     pub(super) fn check_observation(
@@ -61,10 +75,9 @@ impl PolicyState {
             group: self.shape.group,
             queries,
         };
-        if self.policy.coupling == Coupling::PerHead {
+        if self.layout == Layout::Head {
             for (head, observation) in heads.iter().enumerate() {
-                let index = self.ranking_index(layer, head);
-                let Some(index) = index else { continue };
+                let Some((index, _)) = self.place(layer, head) else { continue };
                 let rows = self.rankings[index].rows();
                 self.buffers.score.resize(rows, 0.0);
                 if !scoring.head(observation, &mut self.buffers.score) {
@@ -74,16 +87,20 @@ impl PolicyState {
             }
             return Ok(());
         }
-        let Some(index) = self.ranking_index(layer, 0) else {
+        let Some((index, place)) = self.place(layer, 0) else {
             return Ok(());
         };
+        let not_finite = || PolicyError::NotFinite {
+            layer,
+            head: first_not_finite(heads),
+        };
+        if self.rankings[index].ragged.is_some() {
+            return self.score_ragged(index, place, scoring, heads).map_err(|()| not_finite());
+        }
         let rows = self.rankings[index].rows();
         self.buffers.score.resize(rows, 0.0);
         if !scoring.layer(heads, &mut self.buffers.score) {
-            return Err(PolicyError::NotFinite {
-                layer,
-                head: first_not_finite(heads),
-            });
+            return Err(not_finite());
         }
         if self.policy.coupling == Coupling::LayerMean {
             self.note(index, noting);
@@ -99,12 +116,81 @@ impl PolicyState {
         Ok(())
     }
 
+    /// The same for heads that hold different entries, of which the first is head `place` of the ranking: the score of an
+    /// entry is pooled over the heads that hold it, and one that no head of the layer holds keeps its utility.
+    fn score_ragged(
+        &mut self,
+        index: usize,
+        place: usize,
+        scoring: Scoring,
+        heads: &[HeadObservation<'_>],
+    ) -> Result<(), ()> {
+        let ranking = &mut self.rankings[index];
+        let Some(ragged) = &ranking.ragged else { return Ok(()) };
+        let RaggedScratch {
+            head,
+            score,
+            counts,
+            held,
+            utility,
+            means,
+        } = &mut self.buffers.ragged;
+        score.clear();
+        score.resize(ranking.positions.len(), 0.0);
+        counts.clear();
+        counts.resize(score.len(), 0);
+        for (observation, holding) in heads.iter().zip(&ragged.heads[place..]) {
+            head.resize(holding.rows.len(), 0.0);
+            if !scoring.head_alone(observation, head) {
+                return Err(());
+            }
+            for (&row, &value) in holding.rows.iter().zip(head.iter()) {
+                let row = row as usize;
+                score[row] = scoring.pooling.add(score[row], counts[row], value);
+                counts[row] += 1;
+            }
+        }
+        held.clear();
+        held.extend((0..).zip(counts.iter()).filter(|&(_, &count)| count > 0).map(|(row, _): (u32, _)| row));
+        head.clear();
+        head.extend(held.iter().map(|&row| {
+            let row = row as usize;
+            scoring.pooling.finish(score[row], counts[row])
+        }));
+        scoring.weigh(head);
+        if self.policy.coupling == Coupling::LayerMean {
+            means.resize(score.len(), (0.0, 0));
+            for (&row, &value) in held.iter().zip(head.iter()) {
+                let (sum, layers) = &mut means[row as usize];
+                *sum += value;
+                *layers += 1;
+            }
+            return Ok(());
+        }
+        if held.len() == score.len() {
+            ranking.fold(self.policy.aggregation, head, 1);
+            return Ok(());
+        }
+        utility.clear();
+        utility.extend(held.iter().map(|&row| ranking.utility[row as usize]));
+        self.policy.aggregation.update(utility, head);
+        for (&row, &value) in held.iter().zip(utility.iter()) {
+            ranking.utility[row as usize] = value;
+        }
+        Ok(())
+    }
+
     /// The one update of a step under layer-mean coupling.
     pub(super) fn score_layer_mean(&mut self) {
         for ranking in &mut self.rankings {
-            self.policy
-                .aggregation
-                .update(&mut ranking.utility, &self.buffers.layer_mean);
+            if ranking.ragged.is_some() {
+                // An entry that no scored layer holds is out of reach of every one of them.
+                let mean = |&(sum, layers): &(f32, u32)| sum / layers.max(1) as f32;
+                self.buffers.layer_mean.clear();
+                self.buffers.layer_mean.extend(self.buffers.ragged.means.iter().map(mean));
+                self.buffers.ragged.means.clear();
+            }
+            ranking.fold(self.policy.aggregation, &self.buffers.layer_mean, 1);
         }
     }
 
@@ -128,9 +214,7 @@ impl PolicyState {
 
     fn fold(&mut self, index: usize, noting: bool, times: usize) {
         self.note(index, noting);
-        self.policy
-            .aggregation
-            .update_repeatedly(&mut self.rankings[index].utility, &self.buffers.score, times);
+        self.rankings[index].fold(self.policy.aggregation, &self.buffers.score, times);
     }
 
     fn note(&mut self, index: usize, noting: bool) {

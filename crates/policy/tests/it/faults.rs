@@ -161,7 +161,7 @@ fn calls_out_of_order_are_errors() {
 
 #[test]
 fn shapes_and_layers_must_fit() {
-    let policy = method("inertia").policy;
+    let policy = method("inertia").decode.policy;
     let refused = |shape: Shape| PolicyState::new(&policy, &shape, 5).unwrap_err();
     assert!(matches!(refused(Shape::uniform(0, 1, 1)), PolicyError::BadShape { .. }));
     assert!(matches!(refused(Shape::uniform(1, 0, 1)), PolicyError::BadShape { .. }));
@@ -178,13 +178,13 @@ fn shapes_and_layers_must_fit() {
         ..Shape::uniform(2, 1, 1)
     };
     assert_eq!(refused(sliding.clone()), PolicyError::NoEvictableLayer);
-    assert!(PolicyState::new(&method("full").policy, &sliding, 5).is_ok());
+    assert!(PolicyState::new(&method("full").decode.policy, &sliding, 5).is_ok());
 
     let mixed = Shape {
         evictable: vec![false, true, true],
         ..Shape::uniform(3, 1, 1)
     };
-    let with_layers = |text: &str| PolicyState::new(&method(text).policy, &mixed, 5);
+    let with_layers = |text: &str| PolicyState::new(&method(text).decode.policy, &mixed, 5);
     assert!(with_layers("inertia:layers=0-2").is_ok());
     for text in ["inertia:layers=0", "inertia:layers=1-3", "inertia:layers=7"] {
         assert!(
@@ -196,7 +196,7 @@ fn shapes_and_layers_must_fit() {
 
 #[test]
 fn sequences_end_at_32_bits() {
-    let policy = method("inertia").policy;
+    let policy = method("inertia").decode.policy;
     let shape = Shape::uniform(1, 1, 1);
     assert_eq!(
         PolicyState::new(&policy, &shape, usize::MAX).unwrap_err(),

@@ -241,8 +241,8 @@ proptest! {
 
     #[test]
     fn text_round_trips(name in preset(), policy in policy()) {
-        let method = Method { name, policy };
-        prop_assert!(method.policy.validate().is_ok());
+        let method = Method { prefill: None, decode: Rule { name, policy } };
+        prop_assert!(method.validate().is_ok());
         let text = method.to_string();
         let parsed: Method = text.parse().map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
         prop_assert_eq!(&parsed, &method, "{}", text);
@@ -254,7 +254,7 @@ proptest! {
         let _ = text.parse::<Method>();
         let _ = text.parse::<Budget>();
         if let Ok(method) = format!("{name}:{key}={value}").parse::<Method>() {
-            prop_assert!(method.policy.validate().is_ok());
+            prop_assert!(method.validate().is_ok());
         }
     }
 

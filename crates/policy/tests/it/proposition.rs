@@ -185,7 +185,7 @@ fn corollary_2_an_increasing_transformation_keeps_the_expected_ranking() {
 fn positive_scaling_is_invisible() {
     // A power of two, so that the floats scale exactly too.
     let shape = Shape::uniform(3, 1, 1);
-    let policy = method("inertia:tokens=20").policy;
+    let policy = method("inertia:tokens=20").decode.policy;
     let (mut plain, mut scaled) = (
         PolicyState::new(&policy, &shape, 80).unwrap(),
         PolicyState::new(&policy, &shape, 80).unwrap(),

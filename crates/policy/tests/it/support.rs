@@ -9,7 +9,7 @@ pub(crate) fn method(text: &str) -> Method {
 
 /// A state for the method written as `text`.
 pub(crate) fn state(text: &str, shape: &Shape, prompt: usize) -> PolicyState {
-    PolicyState::new(&method(text).policy, shape, prompt).expect("the method fits the shape")
+    PolicyState::new(&method(text).decode.policy, shape, prompt).expect("the method fits the shape")
 }
 
 /// A number in `0.0..1.0` that depends on nothing but its arguments.

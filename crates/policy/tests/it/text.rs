@@ -10,23 +10,23 @@ use crate::support::method;
 #[test]
 fn presets_are_the_papers_methods() {
     let inertia = Policy::default();
-    assert_eq!(method("inertia").policy, inertia);
+    assert_eq!(method("inertia").decode.policy, inertia);
     assert_eq!(
-        method("inertia-lazy").policy,
+        method("inertia-lazy").decode.policy,
         Policy {
             refresh: Refresh::Every(4),
             ..inertia.clone()
         }
     );
     assert_eq!(
-        method("score-free").policy,
+        method("score-free").decode.policy,
         Policy {
             refresh: Refresh::Once,
             ..inertia.clone()
         }
     );
     assert_eq!(
-        method("single-step").policy,
+        method("single-step").decode.policy,
         Policy {
             aggregation: Aggregation::SingleStep,
             ..inertia.clone()
@@ -34,14 +34,14 @@ fn presets_are_the_papers_methods() {
     );
     // The cumulative rule in the same framework: no recent half, as in the paper's comparison.
     assert_eq!(
-        method("h2o").policy,
+        method("h2o").decode.policy,
         Policy {
             aggregation: Aggregation::Cumulative,
             ..inertia.clone()
         }
     );
-    assert_eq!(method("streaming-llm").policy.protect.sinks, 4);
-    let aux = method("inertia-aux").policy;
+    assert_eq!(method("streaming-llm").decode.policy.protect.sinks, 4);
+    let aux = method("inertia-aux").decode.policy;
     assert_eq!(
         Policy {
             protect: Protect::NONE,
@@ -59,7 +59,7 @@ fn presets_are_listed_and_print_as_their_name() {
     assert_eq!(listed.len(), Preset::ALL.len());
     for (name, summary) in listed {
         assert_eq!(method(name).to_string(), name);
-        assert!(method(name).policy.validate().is_ok());
+        assert!(method(name).decode.policy.validate().is_ok());
         assert!(!summary.is_empty() && !summary.contains('\n'));
     }
     assert_eq!(Method::keys().count(), 19);
@@ -94,16 +94,16 @@ fn every_key_sets_its_axis() {
         layers: None,
     };
     assert_eq!(policy, expected);
-    let policy = method("random:seed=18446744073709551615,seen_ratio=.5,aggregation=cumulative").policy;
+    let policy = method("random:seed=18446744073709551615,seen_ratio=.5,aggregation=cumulative").decode.policy;
     assert_eq!(policy.scorer, Scorer::Random(u64::MAX));
     assert_eq!(policy.budget, Budget::SeenRatio("0.5".parse().unwrap()));
     assert_eq!(policy.aggregation, Aggregation::Cumulative);
     assert_eq!(
-        method("h2o:layers=4-11").policy.layers,
+        method("h2o:layers=4-11").decode.policy.layers,
         Some(LayerRange { first: 4, last: 11 })
     );
     assert_eq!(
-        method("h2o:layers=4").policy.layers,
+        method("h2o:layers=4").decode.policy.layers,
         Some(LayerRange { first: 4, last: 4 })
     );
 }
@@ -257,18 +257,19 @@ fn a_budget_can_be_put_over_a_method() {
 
 #[test]
 fn methods_made_by_hand_print_what_they_do() {
-    let unbounded = Method {
-        name: Preset::H2o,
-        policy: Policy {
+    let made = |name, policy| Method {
+        prefill: None,
+        decode: Rule { name, policy },
+    };
+    let unbounded = made(
+        Preset::H2o,
+        Policy {
             budget: Budget::Full,
-            ..Preset::H2o.policy()
+            ..Preset::H2o.policy(Stage::Decode)
         },
-    };
+    );
     assert_eq!(unbounded.to_string(), "full");
-    let bounded = Method {
-        name: Preset::Full,
-        policy: method("inertia:tokens=7").policy,
-    };
+    let bounded = made(Preset::Full, method("inertia:tokens=7").decode.policy);
     assert_eq!(bounded.to_string(), "inertia:tokens=7");
     assert_eq!(format!("[{:>8}]", Method::full()), "[    full]");
 }
