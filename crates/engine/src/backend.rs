@@ -39,6 +39,13 @@ pub(crate) struct HeadShape {
     pub head_dim: usize,
 }
 
+impl HeadShape {
+    /// What multiplies the dot products of queries and keys.
+    fn scale(self) -> f32 {
+        1.0 / (self.head_dim as f32).sqrt()
+    }
+}
+
 /// The operations of a decoder layer on rows that stay on the device.
 pub(crate) trait Backend: Send + Sync {
     /// Rows of `f32`; the width is known to the caller.
@@ -120,6 +127,48 @@ impl CpuBackend {
 
     pub(crate) fn threads(&self) -> usize {
         self.pool.threads()
+    }
+}
+
+/// What methods that compress a prompt compute besides the forward pass.
+impl CpuBackend {
+    pub(crate) fn add_to_statistics(&self, statistics: &mut QueryStatistics, queries: &[f32]) {
+        statistics.add(&self.pool, queries);
+    }
+
+    pub(crate) fn expected_attention(
+        &self,
+        cache: &KvCache,
+        layer: usize,
+        shape: HeadShape,
+        gaussian: &Gaussian,
+        skipped: usize,
+        out: &mut Vec<Vec<f32>>,
+    ) {
+        expected_attention(&self.pool, cache, layer, shape.heads, gaussian, skipped, out);
+    }
+
+    pub(crate) fn reconstruct(
+        &self,
+        cache: &KvCache,
+        layer: usize,
+        shape: HeadShape,
+        queries: &[f32],
+        subset: Subset,
+        scores: &mut [Vec<f32>],
+    ) {
+        let rows = queries.len() / (shape.heads * shape.head_dim);
+        reconstruct(
+            &self.pool,
+            cache,
+            layer,
+            shape.heads,
+            shape.scale(),
+            queries,
+            rows,
+            subset,
+            scores,
+        );
     }
 }
 
@@ -239,8 +288,7 @@ impl Backend for CpuBackend {
                     .map(|request| (request.mass, request.pooling, request.window)),
             });
         }
-        let scale = 1.0 / (shape.head_dim as f32).sqrt();
-        attend(&self.pool, shape.heads, scale, &mut tasks);
+        attend(&self.pool, shape.heads, shape.scale(), &mut tasks);
     }
 
     fn gather(&self, rows: &Vec<f32>, width: usize, indices: &[usize], out: &mut Vec<f32>) {

@@ -57,19 +57,26 @@ pub(crate) struct Sequence<'a, B: Backend> {
     pub observer: Option<&'a mut dyn Observer<B>>,
 }
 
-/// Whoever scores the entries of a cache while a batch runs.
+/// Whoever watches the layers while a batch runs.
 pub(crate) trait Observer<B: Backend> {
-    /// What to capture in this layer: how the heads of a group are pooled, and how many of the last queries count.
+    /// What to capture in this layer.
     fn wants(&self, layer: usize) -> Option<Capture>;
+    /// Called with the queries of the sequence's new rows, `[rows][heads][head_dim]`, before their rotation and after it,
+    /// as far as [`Observer::wants`] asked for either.
+    fn queries(&mut self, _layer: usize, _rotated: bool, _queries: &B::Rows, _range: Range<usize>) {}
     /// Called right after the attention of a layer for which [`Observer::wants`] asked.
     fn observe(&mut self, layer: usize, cache: &B::Cache, mass: &Mass) -> Result<(), Error>;
 }
 
 /// What an [`Observer`] needs of one layer.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Capture {
-    /// `None`: no attention mass is needed.
+    /// How the heads of a group are pooled, and how many of the last queries count; `None`: no attention mass is needed.
     pub mass: Option<(GroupPooling, usize)>,
+    /// The queries before their rotation.
+    pub plain_queries: bool,
+    /// The queries after it.
+    pub rotated_queries: bool,
 }
 
 /// Where the time of a forward pass went.
@@ -314,8 +321,10 @@ impl<B: Backend> Decoder<B> {
             kv_heads,
             head_dim,
         } = self.shape;
+        show_queries(index, false, &work.queries, heads * head_dim, sequences);
         backend.rope(&mut work.queries, heads, head_dim, self.rope_style, &work.angles);
         backend.rope(&mut work.keys, kv_heads, head_dim, self.rope_style, &work.angles);
+        show_queries(index, true, &work.queries, heads * head_dim, sequences);
 
         let start = Instant::now();
         let mut first = 0;
@@ -396,6 +405,34 @@ impl<B: Backend> Decoder<B> {
         );
         profile.matmul += start.elapsed();
         backend.add(&mut work.hidden, &work.projected);
+    }
+}
+
+/// Shows every sequence's observer its part of the queries, if it wants them.
+fn show_queries<B: Backend>(
+    layer: usize,
+    rotated: bool,
+    queries: &B::Rows,
+    width: usize,
+    sequences: &mut [Sequence<'_, B>],
+) {
+    let mut first = 0;
+    for sequence in sequences {
+        let range = first * width..(first + sequence.tokens.len()) * width;
+        first += sequence.tokens.len();
+        let Some(observer) = &mut sequence.observer else {
+            continue;
+        };
+        let wanted = observer.wants(layer).is_some_and(|capture| {
+            if rotated {
+                capture.rotated_queries
+            } else {
+                capture.plain_queries
+            }
+        });
+        if wanted {
+            observer.queries(layer, rotated, queries, range);
+        }
     }
 }
 

@@ -195,10 +195,16 @@ impl Engine {
 
     /// Refuses a method that cannot run on this model, before any work is done.
     pub(crate) fn check_method(&self, method: &Method) -> Result<(), Error> {
-        PolicyState::new(&method.policy, &self.policy_shape(), 0)?;
+        method.validate()?;
+        let prefill = method.prefill.as_ref().map(|rule| &rule.policy);
+        if let Some(prefill) = prefill {
+            PolicyState::of_prompt(prefill, &self.policy_shape(), 0)?;
+        }
+        let decode = &method.decode.policy;
+        PolicyState::new(decode, &self.policy_shape(), 0)?;
         // The queries of earlier chunks are gone when the last chunk of a step is scored.
-        match method.policy.window {
-            asked if asked > CHUNK => Err(Error::ScoringWindow { asked, limit: CHUNK }),
+        match prefill.into_iter().chain([decode]).map(|policy| policy.window).max() {
+            Some(asked) if asked > CHUNK => Err(Error::ScoringWindow { asked, limit: CHUNK }),
             _ => Ok(()),
         }
     }
@@ -206,6 +212,62 @@ impl Engine {
     /// Takes rows out of a cache, on all threads.
     pub(crate) fn evict(&self, cache: &mut KvCache, plans: &[Option<HeadPlan<'_>>]) -> Result<(), CacheError> {
         self.inner.backend.evict(cache, plans)
+    }
+
+    /// Adds un-rotated query rows to statistics over them.
+    pub(crate) fn add_to_statistics(&self, statistics: &mut QueryStatistics, queries: &[f32]) {
+        self.inner.backend.add_to_statistics(statistics, queries);
+    }
+
+    /// The attention that the queries at `positions` are expected to pay to the entries of a layer, if they are as those
+    /// in `statistics`; per KV head, 0 for the first `skipped` rows.
+    pub(crate) fn expected_attention(
+        &self,
+        cache: &KvCache,
+        layer: usize,
+        statistics: &QueryStatistics,
+        positions: std::ops::Range<usize>,
+        skipped: usize,
+        out: &mut Vec<Vec<f32>>,
+    ) {
+        let Inner { backend, decoder, .. } = &*self.inner;
+        let gaussian = statistics.rotated(decoder.rope_style, &decoder.rope_frequencies, positions);
+        backend.expected_attention(cache, layer, decoder.shape, &gaussian, skipped, out);
+    }
+
+    /// The softmax mass that `queries`, rotated and those of the newest entries, put on each entry of a layer.
+    pub(crate) fn attention_mass(&self, cache: &KvCache, layer: usize, queries: &[f32], pooling: GroupPooling) -> Mass {
+        let Inner { backend, decoder, .. } = &*self.inner;
+        let mut mass = Mass::default();
+        let rows = queries.len() / (decoder.shape.heads * decoder.shape.head_dim);
+        let request = MassRequest {
+            mass: &mut mass,
+            pooling,
+            window: rows,
+        };
+        let task = Attention {
+            cache,
+            first: 0,
+            rows,
+            mass: Some(request),
+        };
+        let queries = queries.to_vec();
+        let mut attended = vec![0.0; queries.len()];
+        backend.attend(layer, decoder.shape, &queries, vec![task], &mut attended);
+        mass
+    }
+
+    /// Raises `scores` to the greatest attention that `queries` pay to the entries of a chunk.
+    pub(crate) fn reconstruction(
+        &self,
+        cache: &KvCache,
+        layer: usize,
+        queries: &[f32],
+        subset: Subset,
+        scores: &mut [Vec<f32>],
+    ) {
+        let Inner { backend, decoder, .. } = &*self.inner;
+        backend.reconstruct(cache, layer, decoder.shape, queries, subset, scores);
     }
 
     /// What the policy must know of the model.

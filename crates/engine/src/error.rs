@@ -49,6 +49,23 @@ pub enum Error {
     PrefillAfterStep,
     #[error("a session that has taken a step can only be forked under its own method; fork it right after prefill")]
     ForkAfterStep,
+    #[error("the prompt of `{method}` was compressed when it was complete; prefill it in one piece")]
+    PromptInPieces { method: String },
+    #[error("a prefill that has begun cannot remember more; say what its forks need before it")]
+    PrefillBegun,
+    #[error("`{method}` compresses the prompt while it runs, so it cannot share a prefill; give it one of its own")]
+    OwnPrefill { method: String },
+    #[error("the prefill did not remember what `{method}` needs of the prompt; name the method before the prefill")]
+    NotRemembered { method: String },
+    #[error(
+        "to repeat a prompt of {prompt} tokens takes {reading} more positions, but the model has {limit}; shorten the \
+         prompt, or lower `chunk`"
+    )]
+    NoRoomToRepeat {
+        prompt: usize,
+        reading: usize,
+        limit: usize,
+    },
     #[error("an earlier error or cancellation left this session incomplete; start a new one")]
     Broken,
     #[error("{steps} steps for {sessions} sessions; give every session its tokens")]

@@ -40,20 +40,30 @@ pub struct RunReport {
     pub refresh: Option<String>,
     /// Decode steps.
     pub steps: usize,
-    /// Entries evicted, summed over the steps; positions under a shared ranking.
+    /// Entries evicted of a head, from the prompt and in all steps; the mean over heads where they differ.
     pub evictions: usize,
     /// Entries per layer and head now; the mean, rounded up, where heads differ.
     pub retained: usize,
+    /// Entries of the emptiest head now.
+    pub retained_min: usize,
+    /// Entries of the fullest head now.
+    pub retained_max: usize,
+    /// Entries per head that are hidden from attention but still held; the mean where heads differ.
+    pub masked: usize,
     /// Entries of the fullest head at its fullest, within a step.
     pub peak_entries: usize,
     /// Bytes of the cache now, from the allocator.
     pub kv_bytes: usize,
     /// Most bytes at any time.
     pub kv_bytes_peak: usize,
-    /// Bytes after prefill.
+    /// Bytes when the prompt was complete, before it was compressed.
     pub kv_bytes_prefill: usize,
+    /// Bytes that evictions gave back, summed; from the allocator.
+    pub kv_bytes_freed: usize,
     /// Seconds of prefill.
     pub prefill_seconds: f64,
+    /// Seconds of compressing the prompt, which are part of `prefill_seconds` unless the prefill was shared.
+    pub compression_seconds: f64,
     /// Seconds of all decode steps.
     pub decode_seconds: f64,
     /// Prompt tokens per second.

@@ -3,19 +3,27 @@
 //! A session is prefilled once, then takes decode steps. A step runs its tokens, shows the policy what the layers paid
 //! attention to, and evicts what the policy gives up (DESIGN: append, attend, score, evict).
 
+mod compress;
+mod features;
+mod prompt;
+mod reconstruct;
 mod step;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use inertiakv_kernels::cache::KvCache;
-use inertiakv_policy::{Budget, Method, PolicyState};
+use inertiakv_policy::{Budget, Method, Policy, PolicyState};
 
 use crate::Error;
-use crate::decoder::{Profile, Sequence};
+use crate::backend::CpuBackend;
+use crate::decoder::{Observer, Profile, Sequence};
 use crate::engine::{Engine, Logits};
 use crate::report::{RunReport, StepReport};
 use crate::sampling::REPETITION_WINDOW;
+
+use prompt::{PromptMemory, PromptNeeds};
 
 /// Most rows of one forward pass; longer inputs run in chunks of this size.
 pub(crate) const CHUNK: usize = 512;
@@ -27,6 +35,8 @@ pub struct Session {
     cache: KvCache,
     /// Made when the prompt is complete; from then on the cache follows it.
     policy: Option<PolicyState>,
+    /// What compressing the prompt, here or in a fork, needs to know of it.
+    memory: Arc<PromptMemory>,
     /// Tokens run so far, evicted or not; the position of the next one.
     position: usize,
     /// The last generated token, while it has not been run through the model.
@@ -47,6 +57,10 @@ struct Figures {
     kv_bytes_peak: usize,
     peak_entries: usize,
     prefill: Duration,
+    /// Scoring and evicting entries of the prompt, which is part of `prefill` where the session did it itself.
+    compression: Duration,
+    kv_bytes_freed: usize,
+    masked: usize,
     decode: Profile,
     /// Steps of one token and their time: the speed at which an answer comes.
     single_steps: usize,
@@ -56,9 +70,11 @@ struct Figures {
 impl Session {
     pub(crate) fn new(engine: Engine, method: Method) -> Self {
         let cache = KvCache::new(engine.kv_pool());
+        let memory = PromptMemory::new(PromptNeeds::of(&method), &engine);
         Self {
             engine,
             method,
+            memory: Arc::new(memory),
             cache,
             policy: None,
             position: 0,
@@ -109,8 +125,8 @@ impl Session {
         }
     }
 
-    /// Runs the prompt with full causal attention; nothing is scored or evicted. May be called again to add to the
-    /// prompt before the first step.
+    /// Runs the prompt with full causal attention, and compresses it when it is complete where the method does so. Where
+    /// it does not, this may be called again to add to the prompt before the first step.
     ///
     /// `progress(done, total)` is called after every chunk; returning `Break` ends with [`Error::Cancelled`], and the
     /// session is of no further use.
@@ -125,29 +141,10 @@ impl Session {
         self.check(tokens)?;
         self.broken = true;
         let start = Instant::now();
-        let mut profile = Profile::default();
-        let mut logits = std::mem::take(&mut self.logits);
-        for (done, chunk) in tokens
-            .chunks(CHUNK)
-            .enumerate()
-            .map(|(index, chunk)| (index * CHUNK, chunk))
-        {
-            let wanted = if done + chunk.len() == tokens.len() {
-                Logits::Last(&mut [&mut logits])
-            } else {
-                Logits::Nothing
-            };
-            self.run(chunk, wanted, &mut profile)?;
-            if progress(done + chunk.len(), tokens.len()).is_break() {
-                return Err(Error::Cancelled);
-            }
-        }
-        self.logits = logits;
+        self.run_prompt(tokens, progress)?;
         self.broken = false;
         self.figures.prefill += start.elapsed();
         self.figures.prompt_tokens += tokens.len();
-        self.figures.kv_bytes_prefill = self.cache.bytes();
-        self.note_peak();
         Ok(())
     }
 
@@ -217,7 +214,8 @@ impl Session {
     /// A copy that shares the cache until one of the two writes: evaluate many methods from one prefill.
     ///
     /// # Errors
-    /// Another method than the session's own is possible only before the first step.
+    /// Another method than the session's own is possible only before the first step, and one that compresses the prompt
+    /// only if the prefill was told to remember what it takes ([`Session::remember_for`]).
     pub fn fork(&self, method: &Method) -> Result<Self, Error> {
         self.second(method, self.cache.fork())
     }
@@ -235,10 +233,30 @@ impl Session {
             return Err(Error::ForkAfterStep);
         }
         self.engine.check_method(method)?;
-        Ok(Self {
+        let is_prefilled = self.policy.is_none() && self.position > 0;
+        let needs = PromptNeeds::of(method);
+        if is_prefilled && method.prefill.is_some() {
+            if method.needs_own_prefill() {
+                return Err(Error::OwnPrefill {
+                    method: method.to_string(),
+                });
+            }
+            if !self.memory.needs().cover(needs) {
+                return Err(Error::NotRemembered {
+                    method: method.to_string(),
+                });
+            }
+        }
+        let memory = if self.position == 0 {
+            Arc::new(PromptMemory::new(self.memory.needs().and(needs), &self.engine))
+        } else {
+            Arc::clone(&self.memory)
+        };
+        let mut second = Self {
             engine: self.engine.clone(),
             method: method.clone(),
             cache,
+            memory,
             policy: self.policy.clone(),
             position: self.position,
             deferred: self.deferred,
@@ -246,7 +264,11 @@ impl Session {
             logits: self.logits.clone(),
             figures: self.figures.clone(),
             broken: false,
-        })
+        };
+        if is_prefilled {
+            second.compress_prefilled()?;
+        }
+        Ok(second)
     }
 
     /// What the run was and what it cost, in the vocabulary of the reports.
@@ -264,21 +286,28 @@ impl Session {
             }
         };
         let decode_seconds = figures.decode.total.as_secs_f64();
+        let last = self.method.last_policy();
+        let [retained_min, retained_max] = self.retained_range();
         RunReport {
             model: self.engine.name().to_owned(),
             method: self.method.to_string(),
             prompt_tokens,
-            compression_ratio: compression_ratio(self.method.policy.budget, prompt_tokens),
-            budget: self.method.policy.budget.entries(prompt_tokens, self.position),
-            refresh: self.method.evicts().then(|| self.method.policy.refresh.to_string()),
+            compression_ratio: compression_ratio(last.budget, prompt_tokens),
+            budget: last.budget.entries(prompt_tokens, self.position),
+            refresh: refresh(&self.method.decode.policy),
             steps: policy.map_or(0, PolicyState::step),
             evictions: policy.map_or(0, PolicyState::evictions),
             retained: self.retained_entries(),
+            retained_min,
+            retained_max,
+            masked: figures.masked,
             peak_entries: figures.peak_entries,
             kv_bytes: self.cache.bytes(),
             kv_bytes_peak: figures.kv_bytes_peak,
             kv_bytes_prefill: figures.kv_bytes_prefill,
+            kv_bytes_freed: figures.kv_bytes_freed,
             prefill_seconds: figures.prefill.as_secs_f64(),
+            compression_seconds: figures.compression.as_secs_f64(),
             decode_seconds,
             prefill_tokens_per_second: rate(figures.prompt_tokens, figures.prefill),
             decode_tokens_per_second: rate(figures.single_steps, figures.single_time),
@@ -303,6 +332,15 @@ impl Session {
         let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
         let rows: usize = heads.map(|(layer, head)| self.cache.rows(layer, head)).sum();
         rows.div_ceil(config.layers * config.kv_heads)
+    }
+
+    /// Entries of the emptiest and of the fullest head.
+    fn retained_range(&self) -> [usize; 2] {
+        let config = self.engine.config();
+        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
+        heads
+            .map(|(layer, head)| self.cache.rows(layer, head))
+            .fold([usize::MAX, 0], |[least, most], rows| [least.min(rows), most.max(rows)])
     }
 
     /// Remembers a generated token for the next step to run.
@@ -341,7 +379,7 @@ impl Session {
             let first = index * CHUNK;
             let wanted = from.saturating_sub(first).min(chunk.len())..chunk.len();
             let mut take = |row: usize, logits: &[f32]| take(first + row, logits);
-            self.run(chunk, Logits::Rows(wanted, &mut take), &mut profile)?;
+            self.run(chunk, Logits::Rows(wanted, &mut take), &mut profile, None)?;
         }
         self.broken = false;
         self.figures.prompt_tokens += tokens.len();
@@ -382,20 +420,26 @@ impl Session {
         match self.policy.take() {
             Some(state) => Ok(state),
             None => Ok(PolicyState::new(
-                &self.method.policy,
+                &self.method.decode.policy,
                 &self.engine.policy_shape(),
                 self.position,
             )?),
         }
     }
 
-    /// One forward pass over the next tokens of the session, with nobody watching.
-    fn run(&mut self, tokens: &[u32], logits: Logits<'_>, profile: &mut Profile) -> Result<(), Error> {
+    /// One forward pass over the next tokens of the session.
+    fn run(
+        &mut self,
+        tokens: &[u32],
+        logits: Logits<'_>,
+        profile: &mut Profile,
+        observer: Option<&mut dyn Observer<CpuBackend>>,
+    ) -> Result<(), Error> {
         let mut batch = [Sequence {
             tokens,
             position: self.position,
             cache: &mut self.cache,
-            observer: None,
+            observer,
         }];
         self.engine.forward(&mut batch, logits, profile)?;
         self.advance(tokens);
@@ -414,6 +458,11 @@ impl Session {
         self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(self.cache.bytes());
         self.figures.peak_entries = self.figures.peak_entries.max(self.cache.max_rows());
     }
+}
+
+/// When scores are computed while decoding, where they ever are.
+fn refresh(policy: &Policy) -> Option<String> {
+    policy.evicts().then(|| policy.refresh.to_string())
 }
 
 /// ρ of a budget for a prompt: the share of its tokens that is not kept.

@@ -112,7 +112,10 @@ impl Method {
             return conflict("masked", "what decoding evicts would still be in memory; drop masked");
         }
         if self.decode.policy.protect.rescue {
-            return conflict("rescue", "it looks at a prompt that nothing has left yet; drop the prefill method");
+            return conflict(
+                "rescue",
+                "it looks at a prompt that nothing has left yet; drop the prefill method",
+            );
         }
         Ok(())
     }

@@ -129,14 +129,20 @@ impl Policy {
     fn validate_prefill(&self) -> Result<(), PolicyError> {
         let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
         if self.aggregation != Aggregation::SingleStep {
-            return conflict("aggregation", "a prompt is scored once, so there is nothing to aggregate; drop it");
+            return conflict(
+                "aggregation",
+                "a prompt is scored once, so there is nothing to aggregate; drop it",
+            );
         }
         if self.refresh != Refresh::Every(1) {
             return conflict("refresh", "a prompt is scored whenever it is compressed; drop refresh");
         }
         if self.protect.rescue || self.protect.reserve != Ratio::ZERO {
             let key = if self.protect.rescue { "rescue" } else { "reserve" };
-            return conflict(key, "it belongs to decode-time eviction; use sinks and recent for a prompt");
+            return conflict(
+                key,
+                "it belongs to decode-time eviction; use sinks and recent for a prompt",
+            );
         }
         if self.interval == Policy::WHOLE_PROMPT {
             return Ok(());
@@ -148,7 +154,10 @@ impl Policy {
             );
         }
         if self.masked {
-            return conflict("interval", "it bounds memory, which masked entries keep; drop one of the two");
+            return conflict(
+                "interval",
+                "it bounds memory, which masked entries keep; drop one of the two",
+            );
         }
         Ok(())
     }
@@ -159,7 +168,10 @@ impl Policy {
             return conflict("scorer", "it needs the queries of the prompt; use it at=prefill");
         }
         if self.masked {
-            return conflict("masked", "only a compressed prompt can stay in memory; use it at=prefill");
+            return conflict(
+                "masked",
+                "only a compressed prompt can stay in memory; use it at=prefill",
+            );
         }
         if self.interval == Policy::WHOLE_PROMPT {
             return conflict("interval", "decoding has no end to wait for; give a number of entries");
@@ -178,7 +190,10 @@ impl Policy {
             return conflict("layers", reason);
         }
         if self.scorer == Scorer::Learned && self.coupling == Coupling::PerHead {
-            return conflict("scorer", "the learned form is over all heads of a layer; use another coupling");
+            return conflict(
+                "scorer",
+                "the learned form is over all heads of a layer; use another coupling",
+            );
         }
         if self.layers.is_some() && self.scorer.is_positional() {
             return conflict("layers", "scorers recency and random score no layer; drop layers");

@@ -46,7 +46,11 @@ impl HeadPooling {
             HeadPooling::Max => pooled.max(value),
             // Powers are taken of what is left of one head's largest value, as those of small probabilities are no floats.
             HeadPooling::Power(exponent) => {
-                let (large, small) = if value > pooled { (value, pooled) } else { (pooled, value) };
+                let (large, small) = if value > pooled {
+                    (value, pooled)
+                } else {
+                    (pooled, value)
+                };
                 if large <= 0.0 {
                     return 0.0;
                 }

@@ -134,7 +134,11 @@ impl Preset {
             Stage::Decode => policy,
             Stage::Prefill => Policy {
                 interval: Policy::WHOLE_PROMPT,
-                window: if self == Preset::SnapKv { SNAPKV_WINDOW } else { policy.window },
+                window: if self == Preset::SnapKv {
+                    SNAPKV_WINDOW
+                } else {
+                    policy.window
+                },
                 aggregation: match policy.aggregation {
                     Aggregation::Mean(_) => Aggregation::SingleStep,
                     aggregation => aggregation,
@@ -261,13 +265,7 @@ impl Preset {
             source,
         };
         match self {
-            Preset::Full => facts(
-                "full",
-                DECODE,
-                "keep every entry: the reference",
-                "nothing",
-                "none",
-            ),
+            Preset::Full => facts("full", DECODE, "keep every entry: the reference", "nothing", "none"),
             Preset::Inertia => facts(
                 "inertia",
                 DECODE,

@@ -112,7 +112,10 @@ mod tests {
         let (positions, ragged) = Ragged::new(&[&[4, 1], &[1, 7, 9]]);
         assert_eq!(positions, [1, 4, 7, 9]);
         assert_eq!(ragged.holders, [2, 1, 1, 1]);
-        assert_eq!((ragged.heads[0].rows.as_slice(), ragged.entries()), ([1, 0].as_slice(), 5));
+        assert_eq!(
+            (ragged.heads[0].rows.as_slice(), ragged.entries()),
+            ([1, 0].as_slice(), 5)
+        );
     }
 
     #[test]

@@ -62,7 +62,10 @@ impl Scorer {
                 value_norm: true,
                 ..none
             },
-            Scorer::Reconstruction(_) | Scorer::Learned => Features { relevance: true, ..none },
+            Scorer::Reconstruction(_) | Scorer::Learned => Features {
+                relevance: true,
+                ..none
+            },
         }
     }
 

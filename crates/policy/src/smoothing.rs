@@ -27,7 +27,8 @@ impl Smoothing {
     pub(crate) fn validate(self) -> Result<(), PolicyError> {
         match self {
             Smoothing::Max(width) | Smoothing::Average(width) | Smoothing::Padded(width)
-                if width % 2 == 0 || !(3..=255).contains(&width) => {
+                if width % 2 == 0 || !(3..=255).contains(&width) =>
+            {
                 Err(text::bad_value("kernel", &self.to_string()))
             }
             _ => Ok(()),
@@ -136,7 +137,10 @@ mod tests {
             [5.5, 10.0, 4.5, 4.0]
         );
         // Position 9 is recent here, and lends nothing.
-        assert_eq!(smoothed(Smoothing::Padded(3), &positions, &utility), [11.0 / 3.0, 0.0, 3.0, 4.0]);
+        assert_eq!(
+            smoothed(Smoothing::Padded(3), &positions, &utility),
+            [11.0 / 3.0, 0.0, 3.0, 4.0]
+        );
     }
 
     #[test]

@@ -34,7 +34,11 @@ const fn key(name: &'static str, expected: &'static str, purpose: &'static str) 
 
 /// All keys, in the order they are printed.
 pub(crate) const KEYS: [Key; 24] = [
-    key("at", "`prefill` or `decode`", "the stage, where a method has both and stands alone"),
+    key(
+        "at",
+        "`prefill` or `decode`",
+        "the stage, where a method has both and stands alone",
+    ),
     key(
         "ratio",
         "a decimal from 0 to below 1",
@@ -166,7 +170,9 @@ pub(crate) fn whole(key: &'static str, value: &str) -> Result<usize, PolicyError
 
 fn number(key: &'static str, value: &str, range: RangeInclusive<u32>) -> Result<u32, PolicyError> {
     let number = u32::try_from(whole(key, value)?).ok();
-    number.filter(|number| range.contains(number)).ok_or_else(|| bad_value(key, value))
+    number
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| bad_value(key, value))
 }
 
 pub(crate) fn fraction(key: &'static str, value: &str) -> Result<Ratio, PolicyError> {
@@ -205,7 +211,10 @@ fn parts(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;
     for (place, _) in text.match_indices('+') {
-        if text[place + 1..].trim_start().starts_with(|first: char| first.is_ascii_alphabetic()) {
+        if text[place + 1..]
+            .trim_start()
+            .starts_with(|first: char| first.is_ascii_alphabetic())
+        {
             parts.push(&text[start..place]);
             start = place + 1;
         }

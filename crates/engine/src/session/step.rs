@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use inertiakv_kernels::attention::{GroupPooling, Mass};
+use inertiakv_kernels::attention::Mass;
 use inertiakv_kernels::cache::{HeadPlan, KvCache};
-use inertiakv_policy::{self as policy, EvictionPlan, HeadObservation, PolicyState, StepNeeds};
+use inertiakv_policy::{EvictionPlan, PolicyState, StepNeeds};
 
+use super::features::{EntryFeatures, group_pooling};
 use super::{CHUNK, Session};
 use crate::Error;
 use crate::backend::CpuBackend;
@@ -75,7 +76,7 @@ struct Step<'a> {
     needs: StepNeeds,
     /// The tokens of the last chunk.
     last: &'a [u32],
-    features: Features,
+    features: EntryFeatures,
     profile: Profile,
 }
 
@@ -98,7 +99,7 @@ impl<'a> Step<'a> {
         let last = chunks.next_back().unwrap_or_default();
         let mut done = 0;
         for chunk in chunks {
-            session.run(chunk, Logits::Nothing, &mut profile)?;
+            session.run(chunk, Logits::Nothing, &mut profile, None)?;
             done += chunk.len();
             if progress(done, tokens.len()).is_break() {
                 return Err(Error::Cancelled);
@@ -108,7 +109,7 @@ impl<'a> Step<'a> {
             state,
             needs,
             last,
-            features: Features::default(),
+            features: EntryFeatures::default(),
             profile,
         })
     }
@@ -119,7 +120,9 @@ impl<'a> Step<'a> {
         let start = Instant::now();
         let before = session.retained_entries();
         let plan = self.state.finish_step()?;
+        let bytes = session.cache.bytes();
         session.evict(&plan)?;
+        session.figures.kv_bytes_freed += bytes.saturating_sub(session.cache.bytes());
         self.profile.eviction += start.elapsed();
         self.profile.total += start.elapsed();
         let retained = session.retained_entries();
@@ -148,7 +151,7 @@ impl<'a> Step<'a> {
 }
 
 impl Session {
-    fn evict(&mut self, plan: &EvictionPlan) -> Result<(), Error> {
+    pub(super) fn evict(&mut self, plan: &EvictionPlan) -> Result<(), Error> {
         if plan.is_nothing() {
             return Ok(());
         }
@@ -167,58 +170,23 @@ impl Session {
     }
 }
 
-/// Norms and similarities of a layer's entries, one vector per KV head, reused between layers.
-#[derive(Default)]
-struct Features {
-    value_norms: Vec<Vec<f32>>,
-    key_norms: Vec<Vec<f32>>,
-    key_similarities: Vec<Vec<f32>>,
-}
-
 impl Observer<CpuBackend> for Step<'_> {
     fn wants(&self, layer: usize) -> Option<Capture> {
         self.needs.needs(layer).then(|| Capture {
-            mass: self.needs.features.mass.then_some((
-                match self.needs.group_pooling {
-                    policy::GroupPooling::Sum => GroupPooling::Sum,
-                    policy::GroupPooling::Max => GroupPooling::Max,
-                },
-                self.queries(),
-            )),
+            mass: self
+                .needs
+                .features
+                .mass
+                .then_some((group_pooling(self.needs.group_pooling), self.queries())),
+            ..Capture::default()
         })
     }
 
     fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
         let wanted = self.needs.features;
+        self.features.read(cache, layer, wanted);
+        let observations = self.features.observations(wanted.mass.then_some(mass));
         let queries = self.queries();
-        let heads = cache.pool().config().kv_heads;
-        let fill = |buffers: &mut Vec<Vec<f32>>, wanted: bool, read: &dyn Fn(usize, &mut Vec<f32>)| {
-            buffers.resize_with(heads, Vec::new);
-            if wanted {
-                buffers
-                    .iter_mut()
-                    .enumerate()
-                    .for_each(|(head, buffer)| read(head, buffer));
-            }
-        };
-        let features = &mut self.features;
-        fill(&mut features.value_norms, wanted.value_norm, &|head, out| {
-            cache.value_norms(layer, head, out);
-        });
-        fill(&mut features.key_norms, wanted.key_norm, &|head, out| {
-            cache.key_norms(layer, head, out);
-        });
-        fill(&mut features.key_similarities, wanted.key_similarity, &|head, out| {
-            cache.key_similarity(layer, head, out);
-        });
-        let observations: Vec<HeadObservation<'_>> = (0..heads)
-            .map(|head| HeadObservation {
-                mass: if wanted.mass { mass.heads[head].as_slice() } else { &[] },
-                value_norm: &features.value_norms[head],
-                key_norm: &features.key_norms[head],
-                key_similarity: &features.key_similarities[head],
-            })
-            .collect();
         self.state.observe(layer, queries, &observations)?;
         Ok(())
     }

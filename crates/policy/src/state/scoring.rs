@@ -77,7 +77,9 @@ impl PolicyState {
         };
         if self.layout == Layout::Head {
             for (head, observation) in heads.iter().enumerate() {
-                let Some((index, _)) = self.place(layer, head) else { continue };
+                let Some((index, _)) = self.place(layer, head) else {
+                    continue;
+                };
                 let rows = self.rankings[index].rows();
                 self.buffers.score.resize(rows, 0.0);
                 if !scoring.head(observation, &mut self.buffers.score) {
@@ -95,7 +97,9 @@ impl PolicyState {
             head: first_not_finite(heads),
         };
         if self.rankings[index].ragged.is_some() {
-            return self.score_ragged(index, place, scoring, heads).map_err(|()| not_finite());
+            return self
+                .score_ragged(index, place, scoring, heads)
+                .map_err(|()| not_finite());
         }
         let rows = self.rankings[index].rows();
         self.buffers.score.resize(rows, 0.0);
@@ -151,7 +155,12 @@ impl PolicyState {
             }
         }
         held.clear();
-        held.extend((0..).zip(counts.iter()).filter(|&(_, &count)| count > 0).map(|(row, _): (u32, _)| row));
+        held.extend(
+            (0..)
+                .zip(counts.iter())
+                .filter(|&(_, &count)| count > 0)
+                .map(|(row, _): (u32, _)| row),
+        );
         head.clear();
         head.extend(held.iter().map(|&row| {
             let row = row as usize;
@@ -187,7 +196,9 @@ impl PolicyState {
                 // An entry that no scored layer holds is out of reach of every one of them.
                 let mean = |&(sum, layers): &(f32, u32)| sum / layers.max(1) as f32;
                 self.buffers.layer_mean.clear();
-                self.buffers.layer_mean.extend(self.buffers.ragged.means.iter().map(mean));
+                self.buffers
+                    .layer_mean
+                    .extend(self.buffers.ragged.means.iter().map(mean));
                 self.buffers.ragged.means.clear();
             }
             ranking.fold(self.policy.aggregation, &self.buffers.layer_mean, 1);

@@ -94,7 +94,9 @@ fn every_key_sets_its_axis() {
         layers: None,
     };
     assert_eq!(policy, expected);
-    let policy = method("random:seed=18446744073709551615,seen_ratio=.5,aggregation=cumulative").decode.policy;
+    let policy = method("random:seed=18446744073709551615,seen_ratio=.5,aggregation=cumulative")
+        .decode
+        .policy;
     assert_eq!(policy.scorer, Scorer::Random(u64::MAX));
     assert_eq!(policy.budget, Budget::SeenRatio("0.5".parse().unwrap()));
     assert_eq!(policy.aggregation, Aggregation::Cumulative);

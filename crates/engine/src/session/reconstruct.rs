@@ -1,0 +1,165 @@
+//! Which entries does the model look at while it repeats the prompt?
+//!
+//! The scores of `KVzip` (arXiv 2505.23416): the prompt is cut into chunks; for each the model reads a request to repeat
+//! it and then the chunk itself, over the whole cache. An entry's score is the greatest attention that any query of any
+//! head gives it, in a softmax over the first entries, the chunk and what was read again. This costs about another
+//! prefill.
+
+use std::ops::Range;
+
+use inertiakv_kernels::attention::{Mass, Subset};
+use inertiakv_kernels::cache::KvCache;
+
+use super::{CHUNK, Session};
+use crate::Error;
+use crate::backend::CpuBackend;
+use crate::chat_template::Message;
+use crate::decoder::{Capture, Observer, Profile, Sequence};
+use crate::engine::{Engine, Logits};
+
+/// First entries that every softmax includes, as published.
+const SINKS: usize = 4;
+/// Tokens of the chunk before that tell the model where to begin, as published.
+const LEAD: usize = 8;
+const REPEAT_ALL: &str = "\n\nRepeat the previous context exactly.";
+const REPEAT_PART: &str = "\n\nRepeat the part of the previous context exactly, starting with";
+
+/// How the model is asked to repeat the prompt, in tokens.
+pub(super) struct Requests {
+    /// What comes before the context, and is not repeated.
+    pub(super) before: Vec<u32>,
+    /// The request for the first chunk.
+    pub(super) all: Vec<u32>,
+    /// The request for a later one, up to its first tokens.
+    pub(super) part: Vec<u32>,
+    /// What ends a request and begins the answer.
+    pub(super) end: Vec<u32>,
+}
+
+impl Requests {
+    fn of(engine: &Engine) -> Result<Self, Error> {
+        let tokenizer = engine.tokenizer();
+        // Without spaces, as templates may trim.
+        let mark = "\u{f8ff}";
+        let frame = match engine.chat_template() {
+            Some(template) => template.render(&[Message::user(mark)], true)?,
+            None => format!("{mark}\n"),
+        };
+        // A template that changes the message has no such frame; then nothing before the context is left out.
+        let (before, end) = frame.split_once(mark).unwrap_or(("", "\n"));
+        Ok(Self {
+            before: tokenizer.with_bos(tokenizer.encode(before, true)),
+            all: tokenizer.encode(REPEAT_ALL, false),
+            part: tokenizer.encode(REPEAT_PART, false),
+            end: tokenizer.encode(end, true),
+        })
+    }
+
+    /// Each chunk of the prompt, and what is read to repeat it.
+    fn readings<'a>(&'a self, tokens: &'a [u32], chunk: usize) -> impl Iterator<Item = (Range<usize>, Vec<u32>)> + 'a {
+        let start = if tokens.starts_with(&self.before) {
+            self.before.len()
+        } else {
+            0
+        };
+        (start..tokens.len()).step_by(chunk).map(move |first| {
+            let range = first..(first + chunk).min(tokens.len());
+            let mut reading = if first == start {
+                self.all.clone()
+            } else {
+                let lead = &tokens[first.saturating_sub(LEAD).max(start)..first];
+                [&self.part, lead].concat()
+            };
+            reading.extend_from_slice(&self.end);
+            reading.extend_from_slice(&tokens[range.clone()]);
+            (range, reading)
+        })
+    }
+}
+
+impl Session {
+    /// Scores of all entries, per layer and KV head. The cache is as it was afterwards.
+    pub(super) fn reconstruct(&mut self, chunk: usize) -> Result<Vec<Vec<Vec<f32>>>, Error> {
+        let requests = Requests::of(&self.engine)?;
+        self.reconstruct_with(&requests, chunk)
+    }
+
+    pub(super) fn reconstruct_with(&mut self, requests: &Requests, chunk: usize) -> Result<Vec<Vec<Vec<f32>>>, Error> {
+        let memory = std::sync::Arc::clone(&self.memory);
+        let context = memory.tokens.len();
+        let readings: Vec<(Range<usize>, Vec<u32>)> = requests.readings(&memory.tokens, chunk).collect();
+        let longest = readings.iter().map(|(_, reading)| reading.len()).max().unwrap_or(0);
+        let limit = self.engine.config().context_length;
+        if context + longest > limit {
+            return Err(Error::NoRoomToRepeat {
+                prompt: context,
+                reading: longest,
+                limit,
+            });
+        }
+        let config = self.engine.config();
+        let mut scores = vec![vec![vec![0.0; context]; config.kv_heads]; config.layers];
+        let engine = self.engine.clone();
+        for (range, reading) in readings {
+            let mut cache = self.cache.fork();
+            let mut watch = Reading {
+                engine: &engine,
+                subset: Subset {
+                    sinks: SINKS.min(range.start),
+                    start: range.start,
+                    end: range.end,
+                    context,
+                },
+                scores: vec![vec![vec![0.0; range.len()]; config.kv_heads]; config.layers],
+                queries: Vec::new(),
+            };
+            let mut done = 0;
+            for tokens in reading.chunks(CHUNK) {
+                let mut batch = [Sequence {
+                    tokens,
+                    position: context + done,
+                    cache: &mut cache,
+                    observer: Some(&mut watch),
+                }];
+                engine.forward(&mut batch, Logits::Nothing, &mut Profile::default())?;
+                done += tokens.len();
+            }
+            self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(cache.bytes());
+            self.figures.peak_entries = self.figures.peak_entries.max(cache.max_rows());
+            let heads = scores.iter_mut().flatten().zip(watch.scores.into_iter().flatten());
+            heads.for_each(|(all, part)| all[range.clone()].copy_from_slice(&part));
+        }
+        Ok(scores)
+    }
+}
+
+/// Scores one chunk while it is read again.
+struct Reading<'a> {
+    engine: &'a Engine,
+    subset: Subset,
+    /// Per layer and KV head.
+    scores: Vec<Vec<Vec<f32>>>,
+    /// Of the layer under way.
+    queries: Vec<f32>,
+}
+
+impl Observer<CpuBackend> for Reading<'_> {
+    fn wants(&self, _layer: usize) -> Option<Capture> {
+        Some(Capture {
+            rotated_queries: true,
+            ..Capture::default()
+        })
+    }
+
+    fn queries(&mut self, _layer: usize, _rotated: bool, queries: &Vec<f32>, range: Range<usize>) {
+        self.queries.clear();
+        self.queries.extend_from_slice(&queries[range]);
+    }
+
+    fn observe(&mut self, layer: usize, cache: &KvCache, _mass: &Mass) -> Result<(), Error> {
+        let scores = &mut self.scores[layer];
+        self.engine
+            .reconstruction(cache, layer, &self.queries, self.subset, scores);
+        Ok(())
+    }
+}
