@@ -83,6 +83,16 @@ Random tokens are prefilled once a round; then every method decodes from its own
 methods are compared within one run. The first step, which scores the prompt and evicts what exceeds the budget, is \
 reported apart. Close other programs: on a busy machine only ratios within one run mean anything.";
 
+const METHODS_EXAMPLES: &str = "\
+Examples:
+  inertiakv methods
+  inertiakv methods snapkv
+  inertiakv methods \"snapkv:ratio=0.5+inertia:ratio=0.9\"
+  inertiakv methods --json
+
+A method is one name, or a method of the prompt and one of decoding joined by a plus. Keys change what a name stands \
+for: `name:key=value,…`. docs/METHODS.md draws when each method scores and evicts.";
+
 const MODELS_EXAMPLES: &str = "\
 Examples:
   inertiakv models list
@@ -135,6 +145,9 @@ pub(crate) enum Command {
     /// Measure speed, memory and where the time goes
     #[command(after_long_help = BENCH_EXAMPLES)]
     Bench(BenchArguments),
+    /// List the eviction methods, or explain one
+    #[command(after_long_help = METHODS_EXAMPLES)]
+    Methods(MethodsArguments),
     /// List, fetch and remove models
     #[command(after_long_help = MODELS_EXAMPLES)]
     Models(ModelsArguments),
@@ -179,10 +192,10 @@ pub(crate) struct BudgetArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Method")]
 pub(crate) struct MethodArguments {
-    /// Which entries stay, as `name` or `name:key=value,…`
+    /// Which entries stay, as `name`, `name:key=value,…`, or two of them joined by a plus
     ///
-    /// For example `full`, `inertia:ratio=0.9`, `inertia-lazy`, `streaming-llm`. A wrong name or key lists the
-    /// right ones.
+    /// For example `full`, `inertia:ratio=0.9`, `snapkv`, `snapkv:ratio=0.5+inertia`. `inertiakv methods` lists
+    /// them.
     #[arg(long, value_name = "METHOD", default_value = "inertia")]
     pub(crate) method: Method,
 
@@ -288,6 +301,16 @@ pub(crate) struct OutputArguments {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MethodsArguments {
+    /// The method to explain, with or without keys
+    #[arg(value_name = "METHOD")]
+    pub(crate) method: Option<Method>,
+
+    #[command(flatten)]
+    pub(crate) output: OutputArguments,
 }
 
 #[derive(Debug, Args)]

@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compare;
 pub(crate) mod demo;
+pub(crate) mod methods;
 pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod run;
@@ -104,10 +105,20 @@ pub(crate) fn summary(report: &RunReport, seen: usize) -> String {
     let kept = report.retained as f64 / seen.max(1) as f64;
     let budget = match (report.budget, &report.refresh) {
         (Some(budget), Some(refresh)) => format!("budget {}, refresh {refresh}", count(budget)),
+        (Some(budget), None) => format!("budget {}", count(budget)),
         _ => "no budget".to_owned(),
     };
+    let range = match report.masked {
+        0 if report.retained_min == report.retained_max => String::new(),
+        0 => format!(
+            ", {} to {} per head",
+            count(report.retained_min),
+            count(report.retained_max)
+        ),
+        masked => format!(", {} of them hidden", count(masked)),
+    };
     format!(
-        "{}: kept {} of {} ({}; {budget}) · KV {} → {} · prefill {}, {} · decode {}, scoring {}",
+        "{}: kept {} of {} ({}{range}; {budget}) · KV {} → {} · prefill {}, {} · decode {}, scoring {}",
         report.method,
         count(report.retained),
         counted(seen, "entry"),

@@ -1,8 +1,10 @@
 //! How does a command get its engine, and what does it warn about before it runs?
 
+use std::ops::ControlFlow;
+
 use inertiakv::catalog::Store;
 use inertiakv::policy::Method;
-use inertiakv::{Engine, EngineOptions, Error, RunReport};
+use inertiakv::{Engine, EngineOptions, Error, RunReport, Session};
 
 use crate::failure::usage;
 use crate::format::{count, counted};
@@ -23,9 +25,31 @@ pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> a
     Ok(engine)
 }
 
+/// A session under `method` that has read `prompt`: a fork of `base` where one prefill can serve both.
+pub(crate) fn session_of(
+    base: &Session,
+    method: &Method,
+    prompt: &[u32],
+    watch: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+) -> Result<Session, Error> {
+    if !method.needs_own_prefill() {
+        return base.fork(method);
+    }
+    let mut session = base.engine().session(method)?;
+    session.prefill(prompt, watch)?;
+    Ok(session)
+}
+
+/// A session under `full` whose prefill remembers what forks under `methods` will need.
+pub(crate) fn base_of(engine: &Engine, methods: &[Method]) -> Result<Session, Error> {
+    let mut base = engine.session(&Method::full())?;
+    base.remember_for(methods.iter().filter(|method| !method.needs_own_prefill()))?;
+    Ok(base)
+}
+
 /// Warns of a budget that ruins answers, before time is spent on it.
 pub(crate) fn warn_of_small_budget(method: &Method, prompt_tokens: usize, printer: &Printer) {
-    if let Some(budget) = method.policy.budget.entries(prompt_tokens, prompt_tokens)
+    if let Some(budget) = method.last_policy().budget.entries(prompt_tokens, prompt_tokens)
         && budget < SMALL_BUDGET
     {
         printer.warn(&format!(
@@ -39,7 +63,7 @@ pub(crate) fn warn_of_small_budget(method: &Method, prompt_tokens: usize, printe
 pub(crate) fn warn_of_no_eviction(method: &Method, report: &RunReport, printer: &Printer) {
     if let Some(budget) = report.budget
         && method.evicts()
-        && report.evictions == 0
+        && report.evictions + report.masked == 0
     {
         printer.warn(&format!(
             "`{method}` evicted nothing: the {} never exceeded the budget of {}",

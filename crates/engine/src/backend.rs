@@ -3,7 +3,9 @@
 //! The forward pass ([`crate::decoder`]) is written once against [`Backend`]; [`CpuBackend`] is the CPU. A GPU becomes
 //! another implementation, with its own rows, weights and cache.
 
-use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
+use inertiakv_kernels::attention::{
+    AttentionTask, Gaussian, GroupPooling, Mass, QueryStatistics, Subset, attend, expected_attention, reconstruct,
+};
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache};
 use inertiakv_kernels::limits::{self, Limits};
 use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};

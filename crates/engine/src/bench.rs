@@ -138,7 +138,8 @@ impl Engine {
                         if measured {
                             memory::reset_peak();
                         }
-                        let session = self.prefilled(context, (round * options.sequences + sequence) as u64)?;
+                        let seed = (round * options.sequences + sequence) as u64;
+                        let session = self.prefilled(context, seed, &options.methods)?;
                         if measured {
                             peak = memory::peak_resident();
                         }
@@ -197,15 +198,16 @@ impl Engine {
 
     /// The first pass through the weights pays for page faults and sleeping threads.
     fn warm_up(&self) -> Result<(), Error> {
-        let mut session = self.prefilled(16.min(self.context() - 1), 0)?;
+        let mut session = self.prefilled(16.min(self.context() - 1), 0, &[])?;
         session.step(&[0])?;
         Ok(())
     }
 
-    fn prefilled(&self, tokens: usize, seed: u64) -> Result<Session, Error> {
+    fn prefilled(&self, tokens: usize, seed: u64, methods: &[Method]) -> Result<Session, Error> {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let prompt: Vec<u32> = (0..tokens).map(|_| self.random_token(&mut random)).collect();
         let mut session = self.session(&Method::full())?;
+        session.remember_for(methods)?;
         session.prefill(&prompt, &mut |_, _| ControlFlow::Continue(()))?;
         Ok(session)
     }

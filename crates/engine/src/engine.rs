@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Subset};
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
 use inertiakv_policy::{Method, PolicyState, Shape};
 
 use crate::Error;
-use crate::backend::{Backend, CpuBackend};
+use crate::backend::{Attention, Backend, CpuBackend, MassRequest};
 use crate::bench::ModelLimits;
 use crate::chat_template::ChatTemplate;
 use crate::config::ModelConfig;
@@ -231,7 +232,16 @@ impl Engine {
         out: &mut Vec<Vec<f32>>,
     ) {
         let Inner { backend, decoder, .. } = &*self.inner;
-        let gaussian = statistics.rotated(decoder.rope_style, &decoder.rope_frequencies, positions);
+        if statistics.rows() == 0 {
+            // A prompt of outliers alone expects nothing.
+            out.iter_mut().enumerate().for_each(|(head, out)| {
+                out.clear();
+                out.resize(cache.rows(layer, head), 0.0);
+            });
+            return;
+        }
+        let (first, count) = (positions.start, positions.len());
+        let gaussian = statistics.rotated(decoder.rope_style, &decoder.rope_frequencies, first, count);
         backend.expected_attention(cache, layer, decoder.shape, &gaussian, skipped, out);
     }
 

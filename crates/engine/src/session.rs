@@ -5,6 +5,8 @@
 
 mod compress;
 mod features;
+#[cfg(test)]
+mod kvpress;
 mod prompt;
 mod reconstruct;
 mod step;
@@ -439,7 +441,8 @@ impl Session {
             tokens,
             position: self.position,
             cache: &mut self.cache,
-            observer,
+            // A shorter borrow, which the batch needs.
+            observer: observer.map(|observer| observer as &mut dyn Observer<CpuBackend>),
         }];
         self.engine.forward(&mut batch, logits, profile)?;
         self.advance(tokens);

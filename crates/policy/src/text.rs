@@ -77,8 +77,8 @@ pub(crate) const KEYS: [Key; 24] = [
     ),
     key(
         "interval",
-        "a whole number of at least 1",
-        "entries above the budget at which an eviction is due; of a prompt: its memory is bounded by budget and interval",
+        "a whole number of at least 1, or `prompt`",
+        "entries above the budget at which an eviction is due; of a prompt: when it is complete, or whenever so much is",
     ),
     key("sinks", "a whole number", "first positions that always stay"),
     key("recent", "a whole number", "last positions that always stay"),
@@ -334,7 +334,10 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
     set(&mut policy.coupling, get("coupling"))?;
     set(&mut policy.head_pooling, get("pool"))?;
     set(&mut policy.smoothing, get("kernel"))?;
-    set_whole(&mut policy.interval, "interval", values)?;
+    match get("interval") {
+        Some("prompt") => policy.interval = Policy::WHOLE_PROMPT,
+        _ => set_whole(&mut policy.interval, "interval", values)?,
+    }
     set_whole(&mut policy.window, "window", values)?;
     set_whole(&mut policy.protect.sinks, "sinks", values)?;
     set_whole(&mut policy.protect.recent, "recent", values)?;
@@ -455,6 +458,15 @@ fn rule_text(rule: &Rule, stage: Stage, alone: bool) -> String {
     }
 }
 
+impl Rule {
+    /// Every key that the rule has, with its value as it would be written and what it does.
+    #[must_use]
+    pub fn settings(&self) -> Vec<(&'static str, String, &'static str)> {
+        let setting = |key: &Key| Some((key.name, value_of(key.name, &self.policy)?, key.purpose));
+        KEYS.iter().filter_map(setting).collect()
+    }
+}
+
 /// The value of a key as it would be written, or `None` where the policy has no such setting.
 fn value_of(key: &str, policy: &Policy) -> Option<String> {
     let value = match (key, policy.budget) {
@@ -465,6 +477,7 @@ fn value_of(key: &str, policy: &Policy) -> Option<String> {
         ("aggregation", _) => policy.aggregation.to_string(),
         ("coupling", _) => policy.coupling.to_string(),
         ("scorer", _) => policy.scorer.to_string(),
+        ("interval", _) if policy.interval == Policy::WHOLE_PROMPT => "prompt".to_owned(),
         ("interval", _) => policy.interval.to_string(),
         ("sinks", _) => policy.protect.sinks.to_string(),
         ("recent", _) => policy.protect.recent.to_string(),

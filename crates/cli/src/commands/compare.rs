@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 
-use inertiakv::policy::Method;
 use serde::Serialize;
 
 use super::{RunRecord, Runs, answer, standard_methods};
@@ -34,7 +33,7 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
         model::warn_of_small_budget(method, prompt.prefill.len(), printer);
     }
 
-    let mut base = engine.session(&Method::full())?;
+    let mut base = model::base_of(&engine, &methods)?;
     let progress = printer.bar(prompt.prefill.len() as u64, "prefill");
     base.prefill(&prompt.prefill, &mut progress.watch())?;
     drop(progress);
@@ -44,7 +43,7 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
     for (index, method) in methods.iter().enumerate() {
         progress.set(index as u64);
         progress.message(method.to_string());
-        let mut session = base.fork(method)?;
+        let mut session = model::session_of(&base, method, &prompt.prefill, &mut |_, _| ControlFlow::Continue(()))?;
         let question = prompt.question.as_deref();
         let (report, generation) = answer(&mut session, question, &options, &mut |_| ControlFlow::Continue(()))?;
         let reference = runs.first().map_or(&generation.tokens, |full| &full.record.tokens);

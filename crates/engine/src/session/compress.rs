@@ -71,6 +71,7 @@ impl Session {
                 let most = state.budget().unwrap_or(usize::MAX).saturating_add(interval);
                 if uncompressed > 0 && self.cache.max_rows() + chunk.len() > most {
                     self.compress(state, std::mem::take(&mut uncompressed))?;
+                    Arc::make_mut(&mut self.memory).forget_last_queries();
                 }
             }
             done += chunk.len();
@@ -106,7 +107,7 @@ impl Session {
         self.begin_decoding(state)
     }
 
-    fn begin_decoding(&mut self, prompt: PolicyState) -> Result<(), Error> {
+    pub(super) fn begin_decoding(&mut self, prompt: PolicyState) -> Result<(), Error> {
         // Masked entries are still rows of the cache, and so of what decoding goes on with.
         let masked = self.method.prefill.as_ref().is_some_and(|rule| rule.policy.masked);
         let decode = &self.method.decode.policy;
@@ -145,13 +146,26 @@ impl Session {
     fn compress(&mut self, state: &mut PolicyState, rows: usize) -> Result<(), Error> {
         let start = Instant::now();
         self.note_peak();
-        let before = self.cache.bytes();
+        let reconstruction = match state.policy().scorer {
+            Scorer::Reconstruction(chunk) => self.reconstruct(chunk as usize)?,
+            _ => Vec::new(),
+        };
+        self.observe_prompt(state, rows, reconstruction)?;
+        self.finish_compression(state)?;
+        self.figures.compression += start.elapsed();
+        Ok(())
+    }
+
+    /// Shows the policy all layers; `reconstruction` is the scores of each, where the policy ranks by them.
+    pub(super) fn observe_prompt(
+        &mut self,
+        state: &mut PolicyState,
+        rows: usize,
+        reconstruction: Vec<Vec<Vec<f32>>>,
+    ) -> Result<(), Error> {
         let needs = state.begin_step(rows);
         let policy = state.policy().clone();
-        let mut reconstruction = match policy.scorer {
-            Scorer::Reconstruction(chunk) if needs.any() => self.reconstruct(chunk as usize)?.into_iter(),
-            _ => Vec::new().into_iter(),
-        };
+        let mut reconstruction = reconstruction.into_iter();
         let memory = Arc::clone(&self.memory);
         let width = self.engine.config().heads * self.engine.config().head_dim;
         let mut features = EntryFeatures::default();
@@ -185,17 +199,19 @@ impl Session {
             });
             state.observe(layer, queries, &features.observations(mass.as_ref()))?;
         }
+        Ok(())
+    }
+
+    /// Evicts what the policy gives up.
+    pub(super) fn finish_compression(&mut self, state: &mut PolicyState) -> Result<(), Error> {
+        let before = self.cache.bytes();
         let plan = state.finish_step()?;
-        if policy.masked {
+        if state.policy().masked {
             self.mask(state)?;
         } else {
             self.evict(&plan)?;
         }
-        if memory.needs().window > 0 {
-            Arc::make_mut(&mut self.memory).forget_last_queries();
-        }
         self.figures.kv_bytes_freed += before.saturating_sub(self.cache.bytes());
-        self.figures.compression += start.elapsed();
         Ok(())
     }
 

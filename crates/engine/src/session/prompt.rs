@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use inertiakv_kernels::expected::QueryStatistics;
+use inertiakv_kernels::attention::QueryStatistics;
 use inertiakv_policy::{Method, Scorer};
 
 use crate::Error;

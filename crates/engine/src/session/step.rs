@@ -145,7 +145,7 @@ impl<'a> Step<'a> {
     }
 
     /// Queries that the mass sums over.
-    fn queries(&self) -> usize {
+    fn scored_queries(&self) -> usize {
         self.last.len().min(self.needs.window)
     }
 }
@@ -177,7 +177,7 @@ impl Observer<CpuBackend> for Step<'_> {
                 .needs
                 .features
                 .mass
-                .then_some((group_pooling(self.needs.group_pooling), self.queries())),
+                .then_some((group_pooling(self.needs.group_pooling), self.scored_queries())),
             ..Capture::default()
         })
     }
@@ -186,7 +186,7 @@ impl Observer<CpuBackend> for Step<'_> {
         let wanted = self.needs.features;
         self.features.read(cache, layer, wanted);
         let observations = self.features.observations(wanted.mass.then_some(mass));
-        let queries = self.queries();
+        let queries = self.scored_queries();
         self.state.observe(layer, queries, &observations)?;
         Ok(())
     }

@@ -3,6 +3,7 @@
 mod bench;
 mod catalog;
 mod chat_template;
+mod compress;
 mod config;
 mod gguf;
 mod models;

@@ -8,25 +8,25 @@ use crate::models::{self, Family};
 
 const GO: ControlFlow<()> = ControlFlow::Continue(());
 
-fn method(text: &str) -> Method {
+pub(crate) fn method(text: &str) -> Method {
     text.parse().expect("a valid method")
 }
 
 /// A prompt of `length` tokens without visible pattern.
-fn prompt(length: usize) -> Vec<u32> {
+pub(crate) fn prompt(length: usize) -> Vec<u32> {
     (0..length as u32)
         .map(|index| (index * 7919 + index * index * 13) % 250)
         .collect()
 }
 
-fn prefilled(engine: &Engine, text: &str, tokens: &[u32]) -> Session {
+pub(crate) fn prefilled(engine: &Engine, text: &str, tokens: &[u32]) -> Session {
     let mut session = engine.session(&method(text)).expect("a session");
     session.prefill(tokens, &mut |_, _| GO).expect("prefill");
     session
 }
 
 /// Logits after every one of `steps` greedy steps.
-fn decode(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
+pub(crate) fn decode(session: &mut Session, steps: usize) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
     for _ in 0..steps {
         let logits = session.logits().expect("logits").to_vec();
