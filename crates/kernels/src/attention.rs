@@ -12,14 +12,19 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod blocked;
+mod expected;
 mod job;
 mod kernel;
 mod scalar;
 mod split;
+mod statistics;
 
 use crate::cache::KvCache;
 use crate::isa::Isa;
 use crate::threads::ThreadPool;
+
+pub use expected::{expected_attention, expected_attention_with};
+pub use statistics::{Gaussian, QueryStatistics};
 
 use blocked::Blocked;
 use job::{Job, Scratch};
@@ -77,10 +82,6 @@ pub fn attend(pool: &ThreadPool, heads: usize, scale: f32, tasks: &mut [Attentio
 /// As [`attend`], and if this machine does not have the set.
 #[doc(hidden)]
 pub fn attend_with(isa: Isa, pool: &ThreadPool, heads: usize, scale: f32, tasks: &mut [AttentionTask]) {
-    assert!(
-        isa <= Isa::detect() || Isa::available().contains(&isa),
-        "{isa} is not available"
-    );
     let kernels = Kernels::of(isa);
     let scale = scale * std::f32::consts::LOG2_E;
     let jobs: Vec<Job> = tasks.iter_mut().map(|task| Job::new(task, heads, scale)).collect();

@@ -55,6 +55,35 @@ impl Isa {
     }
 }
 
+/// Compiles a function of plain loops for every instruction set and calls the best one. Without fused multiply-add, all
+/// sets agree to the last bit.
+macro_rules! vectorised {
+    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$doc])*
+        fn $name($($argument: $type),*) {
+            #[inline(always)]
+            fn body($($argument: $type),*) $body
+
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx2,fma")]
+                fn avx2($($argument: $type),*) { body($($argument),*) }
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+                fn avx512($($argument: $type),*) { body($($argument),*) }
+                match $crate::isa::Isa::detect() {
+                    $crate::isa::Isa::Scalar => {}
+                    // SAFETY: `Isa::detect` found the set on this machine.
+                    $crate::isa::Isa::Avx2 => return unsafe { avx2($($argument),*) },
+                    // SAFETY: as above.
+                    $crate::isa::Isa::Avx512 => return unsafe { avx512($($argument),*) },
+                }
+            }
+            body($($argument),*);
+        }
+    };
+}
+pub(crate) use vectorised;
+
 impl fmt::Display for Isa {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {

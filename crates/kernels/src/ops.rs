@@ -4,7 +4,7 @@
 //! for any number of rows. The bodies are plain loops that the compiler vectorises; `vectorised!` compiles each once
 //! per instruction set. They use no fused multiply-add, so all sets agree to the last bit.
 
-use crate::isa::Isa;
+use crate::isa::vectorised;
 use crate::threads::{SharedMut, ThreadPool};
 
 /// Rows that one work item takes: enough to pay for handing it out.
@@ -12,33 +12,6 @@ const ROWS_PER_ITEM: usize = 16;
 
 /// Partial sums of a row that run side by side, so that the sum has one order for every vector width.
 const LANES: usize = 16;
-
-/// Compiles `body` for every instruction set and calls the best one.
-macro_rules! vectorised {
-    ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
-        $(#[$doc])*
-        fn $name($($argument: $type),*) {
-            #[inline(always)]
-            fn body($($argument: $type),*) $body
-
-            #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2($($argument: $type),*) { body($($argument),*) }
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-                fn avx512($($argument: $type),*) { body($($argument),*) }
-                match Isa::detect() {
-                    Isa::Scalar => {}
-                    // SAFETY: `Isa::detect` found the set on this machine.
-                    Isa::Avx2 => return unsafe { avx2($($argument),*) },
-                    // SAFETY: as above.
-                    Isa::Avx512 => return unsafe { avx512($($argument),*) },
-                }
-            }
-            body($($argument),*);
-        }
-    };
-}
 
 /// Root-mean-square normalisation: `out = x / sqrt(mean(x²) + epsilon) · weight`, for each row of `weight.len()`.
 ///

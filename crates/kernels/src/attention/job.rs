@@ -82,10 +82,7 @@ impl<'a> Job<'a> {
             group: heads / kv_heads,
             dim,
             scale,
-            staged: Layout::new(&KvConfig {
-                kv_type: KvType::F32,
-                ..config
-            }),
+            staged: staged_layout(&config),
             queries: task.queries.as_ptr(),
             out: task.out.as_mut_ptr(),
             mass,
@@ -121,47 +118,75 @@ impl<'a> Job<'a> {
         (row * self.heads + head * self.group + query) * self.dim
     }
 
-    /// The blocks of a head from entry `first` on, up to `blocks` of them and up to entry `end`.
+    /// [`chunk_of`] a head.
     pub(super) fn chunk(&self, head: usize, first: usize, blocks: usize, end: usize) -> Chunk<'_> {
-        let mut chunk = Chunk {
-            layout: self.cache.pool().layout(),
-            blocks: [std::ptr::null(); CHUNK_BLOCKS],
-            entries: (end - first).min(blocks * BLOCK_ROWS),
-            warm: false,
-        };
-        let table = self.cache.head(self.layer, head).blocks();
-        let held = &table[first / BLOCK_ROWS..][..chunk.block_count()];
-        for (slot, block) in chunk.blocks.iter_mut().zip(held) {
-            *slot = block.bytes().as_ptr();
-        }
-        chunk
+        chunk_of(self.cache, (self.layer, head), first, blocks, end)
     }
 
-    /// The same chunk in the `f32` layout, converted into `stage` unless it has it already.
+    /// [`stage`] with the memory's layout.
     ///
     /// # Safety
-    /// As for [`Kernels`]; the result is valid until `stage` is used again.
+    /// As there.
     pub(super) unsafe fn stage<'b>(&'b self, kernels: &Kernels, chunk: Chunk<'b>, stage: &mut Vec<Line>) -> Chunk<'b> {
-        if chunk.layout.kv_type == KvType::F32 {
-            return chunk;
-        }
-        let lines = self.staged.bytes / size_of::<Line>();
-        if stage.len() < CHUNK_BLOCKS * lines {
-            stage.resize(CHUNK_BLOCKS * lines, Line::ZERO);
-        }
-        let mut staged = Chunk {
-            layout: &self.staged,
-            warm: true,
-            ..chunk
-        };
-        for index in 0..chunk.block_count() {
-            let target = stage[index * lines..].as_mut_ptr().cast::<f32>();
-            // SAFETY: valid blocks by the caller; the target has the bytes of a staged block.
-            unsafe { (kernels.stage)(chunk.layout, chunk.blocks[index], target) };
-            staged.blocks[index] = target.cast_const().cast();
-        }
-        staged
+        // SAFETY: passed on.
+        unsafe { self::stage(kernels, &self.staged, chunk, stage) }
     }
+}
+
+/// The blocks of a (layer, KV head) from entry `first` on, up to `blocks` of them and up to entry `end`.
+pub(super) fn chunk_of(
+    cache: &KvCache,
+    (layer, head): (usize, usize),
+    first: usize,
+    blocks: usize,
+    end: usize,
+) -> Chunk<'_> {
+    let mut chunk = Chunk::new(cache.pool().layout(), (end - first).min(blocks * BLOCK_ROWS));
+    let table = cache.head(layer, head).blocks();
+    let held = &table[first / BLOCK_ROWS..][..chunk.block_count()];
+    for (slot, block) in chunk.blocks.iter_mut().zip(held) {
+        *slot = block.bytes().as_ptr();
+    }
+    chunk
+}
+
+/// The same chunk in the `f32` layout `staged`, converted into `stage` unless it has it already.
+///
+/// # Safety
+/// As for [`Kernels`]; the result is valid until `stage` is used again.
+pub(super) unsafe fn stage<'a>(
+    kernels: &Kernels,
+    staged: &'a Layout,
+    chunk: Chunk<'a>,
+    stage: &mut Vec<Line>,
+) -> Chunk<'a> {
+    if chunk.layout.kv_type == KvType::F32 {
+        return chunk;
+    }
+    let lines = staged.bytes / size_of::<Line>();
+    if stage.len() < CHUNK_BLOCKS * lines {
+        stage.resize(CHUNK_BLOCKS * lines, Line::ZERO);
+    }
+    let mut result = Chunk {
+        layout: staged,
+        warm: true,
+        ..chunk
+    };
+    for index in 0..chunk.block_count() {
+        let target = stage[index * lines..].as_mut_ptr().cast::<f32>();
+        // SAFETY: valid blocks by the caller; the target has the bytes of a staged block.
+        unsafe { (kernels.stage)(chunk.layout, chunk.blocks[index], target) };
+        result.blocks[index] = target.cast_const().cast();
+    }
+    result
+}
+
+/// The layout that the blocks of a cache are staged in.
+pub(super) fn staged_layout(config: &KvConfig) -> Layout {
+    Layout::new(&KvConfig {
+        kv_type: KvType::F32,
+        ..*config
+    })
 }
 
 /// Cuts `columns` columns into the fewest tiles, of almost equal size.
@@ -186,6 +211,12 @@ pub(super) struct Line(pub(super) [f32; 16]);
 
 impl Line {
     pub(super) const ZERO: Self = Self([0.0; 16]);
+}
+
+/// The numbers of some lines.
+pub(super) fn numbers(lines: &mut [Line]) -> &mut [f32] {
+    // SAFETY: a line is sixteen numbers and nothing else.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
 }
 
 /// Numbers shared by the items of one dispatch, and their places.

@@ -13,7 +13,7 @@
 
 use super::GroupPooling;
 use crate::cache::{BLOCK_ROWS, Layout};
-use crate::isa::Isa;
+use crate::isa::{Isa, vectorised};
 
 /// Most columns of a tile.
 pub(super) const TILE: usize = 8;
@@ -29,9 +29,43 @@ pub(super) struct Chunk<'a> {
     pub(super) entries: usize,
     /// Converted just now, so that prefetching is not worth while.
     pub(super) warm: bool,
+    /// Entries that stay out of every softmax: bit `i` of a word is entry `i` of that block.
+    pub(super) excluded: [u32; CHUNK_BLOCKS],
 }
 
-impl Chunk<'_> {
+impl<'a> Chunk<'a> {
+    /// A chunk of so many entries; its blocks are to be filled in.
+    pub(super) fn new(layout: &'a Layout, entries: usize) -> Self {
+        Self {
+            layout,
+            blocks: [std::ptr::null(); CHUNK_BLOCKS],
+            entries,
+            warm: false,
+            excluded: [0; CHUNK_BLOCKS],
+        }
+    }
+
+    /// Leaves out the first so many entries.
+    pub(super) fn exclude_below(&mut self, entries: usize) {
+        for (word, first) in self.excluded.iter_mut().zip((0..).step_by(BLOCK_ROWS)) {
+            *word |= first_bits(entries.saturating_sub(first));
+        }
+    }
+
+    /// The scores of the excluded entries in the first so many blocks and columns become −∞.
+    ///
+    /// # Safety
+    /// `scores` has `stride` numbers per block, at least 32 per column.
+    pub(super) unsafe fn exclude(&self, blocks: usize, columns: usize, scores: *mut f32, stride: usize) {
+        for (block, &entries) in self.excluded[..blocks].iter().enumerate() {
+            if entries != 0 {
+                // SAFETY: by the caller.
+                let lines = unsafe { std::slice::from_raw_parts_mut(scores.add(block * stride), columns * BLOCK_ROWS) };
+                exclude(entries, lines);
+            }
+        }
+    }
+
     pub(super) fn block_count(&self) -> usize {
         self.entries.div_ceil(BLOCK_ROWS)
     }
@@ -113,7 +147,12 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
+    /// The kernels of a set, which this machine must have.
     pub(super) fn of(isa: Isa) -> &'static Self {
+        assert!(
+            isa <= Isa::detect() || Isa::available().contains(&isa),
+            "{isa} is not available"
+        );
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &super::avx512::KERNELS,
@@ -168,6 +207,23 @@ impl Kernels {
                 &factors[..columns],
                 &tile.outputs[..columns],
             );
+        }
+    }
+}
+
+/// A word whose first so many bits are set.
+pub(super) fn first_bits(count: usize) -> u32 {
+    u32::MAX.checked_shr(32 - count.min(32) as u32).unwrap_or(0)
+}
+
+vectorised! {
+    /// The scores of the entries whose bits are set become −∞, in every column of a block.
+    fn exclude(entries: u32, columns: &mut [f32]) {
+        let bits: [u32; BLOCK_ROWS] = std::array::from_fn(|entry| entries & (1 << entry));
+        for column in columns.chunks_exact_mut(BLOCK_ROWS) {
+            for (score, bit) in column.iter_mut().zip(bits) {
+                *score = if bit == 0 { *score } else { f32::NEG_INFINITY };
+            }
         }
     }
 }

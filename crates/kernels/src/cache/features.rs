@@ -6,7 +6,7 @@ impl KvCache {
     /// Euclidean norm of every stored value row of a head, in row order. Replaces the content of `out`.
     ///
     /// # Panics
-    /// If the head does not exist; so do the two below.
+    /// If the head does not exist; so do the others below.
     pub fn value_norms(&self, layer: usize, head: usize, out: &mut Vec<f32>) {
         out.clear();
         let dim = self.pool.config().head_dim;
@@ -28,6 +28,24 @@ impl KvCache {
         for block in head.blocks() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);
             out.extend(column_norms(&keys));
+        }
+        out.truncate(head.rows());
+    }
+
+    /// Dot product of every stored (rotated) key row of a head with a vector, in row order. Replaces the content of
+    /// `out`.
+    ///
+    /// # Panics
+    /// Also if the vector does not have the head's size.
+    pub fn key_dots(&self, layer: usize, head: usize, vector: &[f32], out: &mut Vec<f32>) {
+        out.clear();
+        let dim = self.pool.config().head_dim;
+        assert_eq!(vector.len(), dim, "the vector is as long as a key");
+        let mut keys = vec![0.0; BLOCK_ROWS * dim];
+        let head = self.head(layer, head);
+        for block in head.blocks() {
+            self.pool.layout().read_keys(block.bytes(), &mut keys);
+            out.extend(column_dots(&keys, vector));
         }
         out.truncate(head.rows());
     }
@@ -62,15 +80,10 @@ impl KvCache {
         }
         for block in head.blocks() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);
-            let mut dots = [0.0_f32; BLOCK_ROWS];
-            for (mean, line) in mean.iter().zip(keys.chunks_exact(BLOCK_ROWS)) {
-                for (dot, key) in dots.iter_mut().zip(line) {
-                    *dot += mean * key;
-                }
-            }
             let norms = column_norms(&keys);
             out.extend(
-                dots.iter()
+                column_dots(&keys, &mean)
+                    .iter()
                     .zip(norms)
                     .map(|(dot, norm)| if norm > 0.0 { dot / norm } else { 0.0 }),
             );
@@ -99,4 +112,15 @@ fn column_norms(keys: &[f32]) -> [f32; BLOCK_ROWS] {
         }
     }
     sums.map(f32::sqrt)
+}
+
+/// Dot products of the columns of a `[dim][32]` matrix with a vector.
+fn column_dots(keys: &[f32], vector: &[f32]) -> [f32; BLOCK_ROWS] {
+    let mut dots = [0.0_f32; BLOCK_ROWS];
+    for (number, line) in vector.iter().zip(keys.chunks_exact(BLOCK_ROWS)) {
+        for (dot, key) in dots.iter_mut().zip(line) {
+            *dot += number * key;
+        }
+    }
+    dots
 }

@@ -69,6 +69,19 @@ impl Layout {
         }
     }
 
+    /// A block of nothing but `f32` keys: a `[rows][32]` matrix.
+    pub(crate) fn matrix(rows: usize) -> Self {
+        let bytes = rows * BLOCK_ROWS * size_of::<f32>();
+        Self {
+            kv_type: KvType::F32,
+            dim: rows,
+            key_scales: bytes,
+            values: bytes,
+            value_scales: bytes,
+            bytes,
+        }
+    }
+
     /// Scales of a `q8_0` row.
     pub(crate) fn groups(&self) -> usize {
         self.dim.div_ceil(GROUP_DIMS)

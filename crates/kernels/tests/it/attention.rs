@@ -1,79 +1,14 @@
 //! Attention of every instruction set against a plain one in double precision.
 
 use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend_with};
-use inertiakv_kernels::cache::{KvCache, KvConfig, KvPool, KvType};
+use inertiakv_kernels::cache::KvType;
 use inertiakv_kernels::isa::Isa;
 use inertiakv_kernels::threads::ThreadPool;
 use proptest::prelude::*;
-use rand::{Rng, SeedableRng};
-use rand_chacha::ChaCha8Rng;
 
-/// A cache of one layer, and what it holds: `[head][row][dim]`.
-struct Case {
-    cache: KvCache,
-    keys: Vec<Vec<Vec<f32>>>,
-    values: Vec<Vec<Vec<f32>>>,
-    queries: Vec<f32>,
-    rows: usize,
-    group: usize,
-    dim: usize,
-}
-
-fn numbers(random: &mut ChaCha8Rng, count: usize) -> Vec<f32> {
-    (0..count).map(|_| random.random_range(-1.0..1.0_f32)).collect()
-}
+use crate::support::{Case, any_length, any_type};
 
 impl Case {
-    /// Heads after the first lose some of their old rows, so the cache is ragged.
-    fn new(kv_type: KvType, kv_heads: usize, group: usize, dim: usize, entries: usize, rows: usize, seed: u64) -> Self {
-        let mut random = ChaCha8Rng::seed_from_u64(seed);
-        let config = KvConfig {
-            layers: 1,
-            kv_heads,
-            head_dim: dim,
-            kv_type,
-        };
-        let pool = KvPool::new(config, None).unwrap();
-        let mut cache = KvCache::new(&pool);
-        let all_keys = numbers(&mut random, entries * kv_heads * dim);
-        let all_values = numbers(&mut random, entries * kv_heads * dim);
-        let old = (entries - rows) * kv_heads * dim;
-        cache.append(0, &all_keys[..old], &all_values[..old]).unwrap();
-        let mut keys = Vec::new();
-        let mut values = Vec::new();
-        for head in 0..kv_heads {
-            let take = |all: &[f32]| -> Vec<Vec<f32>> {
-                all.chunks(dim)
-                    .skip(head)
-                    .step_by(kv_heads)
-                    .map(<[f32]>::to_vec)
-                    .collect()
-            };
-            let (mut head_keys, mut head_values) = (take(&all_keys), take(&all_values));
-            let removed = (head * 29).min(entries - rows);
-            cache.apply(0, head, &[], entries - rows - removed).unwrap();
-            head_keys.drain(entries - rows - removed..entries - rows);
-            head_values.drain(entries - rows - removed..entries - rows);
-            keys.push(head_keys);
-            values.push(head_values);
-        }
-        cache.append(0, &all_keys[old..], &all_values[old..]).unwrap();
-        let queries = numbers(&mut random, rows * kv_heads * group * dim);
-        Self {
-            cache,
-            keys,
-            values,
-            queries,
-            rows,
-            group,
-            dim,
-        }
-    }
-
-    fn heads(&self) -> usize {
-        self.keys.len() * self.group
-    }
-
     fn run(&self, isa: Isa, pool: &ThreadPool, mass: Option<(&mut Mass, GroupPooling, usize)>) -> Vec<f32> {
         // What was there before must not matter.
         let mut out = vec![f32::NAN; self.queries.len()];
@@ -184,18 +119,8 @@ fn tolerance(kv_type: KvType) -> f64 {
     }
 }
 
-fn any_type() -> impl Strategy<Value = KvType> {
-    prop_oneof![2 => Just(KvType::F32), 2 => Just(KvType::F16), 1 => Just(KvType::Q8_0)]
-}
-
 fn any_pooling() -> impl Strategy<Value = GroupPooling> {
     prop_oneof![Just(GroupPooling::Sum), Just(GroupPooling::Max)]
-}
-
-/// Lengths around the borders of vectors, blocks, and both kinds of chunks.
-fn any_length() -> impl Strategy<Value = usize> {
-    let borders = prop::sample::select(vec![0_usize, 16, 32, 64, 128, 256, 512, 768]);
-    prop_oneof![3 => (borders, 0..5_usize).prop_map(|(border, off)| (border + off).saturating_sub(2)), 1 => 0..900_usize]
 }
 
 proptest! {

@@ -295,6 +295,40 @@ fn similarity_is_the_cosine_with_the_mean_direction() {
     }
 }
 
+proptest! {
+    #[test]
+    fn key_dots_are_dot_products(
+        kv_type in prop_oneof![Just(KvType::F16), Just(KvType::F32), Just(KvType::Q8_0)],
+        rows in 0..100_usize,
+        kept in 0..100_usize,
+        numbers in prop::collection::vec(-2.0..2.0_f32, 101 * KV_HEADS * DIM),
+    ) {
+        let pool = KvPool::new(config(kv_type), None).unwrap();
+        let mut cache = KvCache::new(&pool);
+        let (vector, keys) = numbers.split_at(DIM);
+        let keys = &keys[..rows * KV_HEADS * DIM];
+        cache.append(1, keys, keys).unwrap();
+        let kept = kept.min(rows);
+        cache.apply(1, 1, &[], kept).unwrap();
+        let step = match kv_type {
+            KvType::F16 => 2.0 / 2048.0,
+            KvType::F32 => 1e-6,
+            KvType::Q8_0 => 2.0 / 254.0,
+        };
+        let mut dots = vec![f32::NAN; 3];
+        for (head, held) in [(0, rows), (1, kept)] {
+            cache.key_dots(1, head, vector, &mut dots);
+            prop_assert_eq!(dots.len(), held);
+            for (row, &found) in dots.iter().enumerate() {
+                let key = &keys[(row * KV_HEADS + head) * DIM..][..DIM];
+                let terms = key.iter().zip(vector).map(|(&k, &v)| f64::from(k) * f64::from(v));
+                let bound = 1.1 * step * vector.iter().map(|v| f64::from(v.abs())).sum::<f64>();
+                prop_assert!((terms.sum::<f64>() - f64::from(found)).abs() <= bound + 1e-6, "row {} of {}", row, head);
+            }
+        }
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn evicted_memory_returns_to_the_system() {

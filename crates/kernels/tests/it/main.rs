@@ -2,4 +2,6 @@
 
 mod attention;
 mod cache;
+mod expected;
 mod linear;
+mod support;

@@ -1,0 +1,127 @@
+//! Caches with something in them, plain mathematics, and what the property tests draw from.
+
+use inertiakv_kernels::cache::{KvCache, KvConfig, KvPool, KvType};
+use proptest::prelude::*;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A cache of one layer, and what it holds: `[head][row][dim]`.
+pub(crate) struct Case {
+    pub(crate) cache: KvCache,
+    pub(crate) keys: Vec<Vec<Vec<f32>>>,
+    pub(crate) values: Vec<Vec<Vec<f32>>>,
+    pub(crate) queries: Vec<f32>,
+    pub(crate) rows: usize,
+    pub(crate) group: usize,
+    pub(crate) dim: usize,
+}
+
+pub(crate) fn numbers(random: &mut ChaCha8Rng, count: usize) -> Vec<f32> {
+    (0..count).map(|_| random.random_range(-1.0..1.0_f32)).collect()
+}
+
+impl Case {
+    /// Heads after the first lose some of their old rows, so the cache is ragged.
+    pub(crate) fn new(
+        kv_type: KvType,
+        kv_heads: usize,
+        group: usize,
+        dim: usize,
+        entries: usize,
+        rows: usize,
+        seed: u64,
+    ) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let config = KvConfig {
+            layers: 1,
+            kv_heads,
+            head_dim: dim,
+            kv_type,
+        };
+        let pool = KvPool::new(config, None).unwrap();
+        let mut cache = KvCache::new(&pool);
+        let all_keys = numbers(&mut random, entries * kv_heads * dim);
+        let all_values = numbers(&mut random, entries * kv_heads * dim);
+        let old = (entries - rows) * kv_heads * dim;
+        cache.append(0, &all_keys[..old], &all_values[..old]).unwrap();
+        let mut keys = Vec::new();
+        let mut values = Vec::new();
+        for head in 0..kv_heads {
+            let take = |all: &[f32]| -> Vec<Vec<f32>> {
+                all.chunks(dim)
+                    .skip(head)
+                    .step_by(kv_heads)
+                    .map(<[f32]>::to_vec)
+                    .collect()
+            };
+            let (mut head_keys, mut head_values) = (take(&all_keys), take(&all_values));
+            let removed = (head * 29).min(entries - rows);
+            cache.apply(0, head, &[], entries - rows - removed).unwrap();
+            head_keys.drain(entries - rows - removed..entries - rows);
+            head_values.drain(entries - rows - removed..entries - rows);
+            keys.push(head_keys);
+            values.push(head_values);
+        }
+        cache.append(0, &all_keys[old..], &all_values[old..]).unwrap();
+        let queries = numbers(&mut random, rows * kv_heads * group * dim);
+        Self {
+            cache,
+            keys,
+            values,
+            queries,
+            rows,
+            group,
+            dim,
+        }
+    }
+
+    pub(crate) fn heads(&self) -> usize {
+        self.keys.len() * self.group
+    }
+
+    /// The keys of a head as they are stored, `[row][dim]`.
+    pub(crate) fn stored_keys(&self, head: usize) -> Vec<Vec<f64>> {
+        let mut keys = vec![vec![0.0; self.dim]; self.keys[head].len()];
+        let (mut unit, mut column) = (vec![0.0; self.dim], Vec::new());
+        for d in 0..self.dim {
+            unit[d] = 1.0;
+            self.cache.key_dots(0, head, &unit, &mut column);
+            unit[d] = 0.0;
+            for (key, &number) in keys.iter_mut().zip(&column) {
+                key[d] = f64::from(number);
+            }
+        }
+        keys
+    }
+}
+
+/// `Σ a b` in double precision.
+pub(crate) fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// Numbers in double precision.
+pub(crate) fn wide(numbers: &[f32]) -> Vec<f64> {
+    numbers.iter().copied().map(f64::from).collect()
+}
+
+/// Probabilities of logits; those of −∞ are 0, also where there is no other.
+pub(crate) fn softmax(logits: &[f64]) -> Vec<f64> {
+    let top = logits.iter().copied().fold(f64::MIN, f64::max);
+    let powers: Vec<f64> = logits.iter().map(|logit| (logit - top).exp()).collect();
+    let total: f64 = powers.iter().sum();
+    powers
+        .iter()
+        .map(|power| if total > 0.0 { power / total } else { 0.0 })
+        .collect()
+}
+
+pub(crate) fn any_type() -> impl Strategy<Value = KvType> {
+    prop_oneof![2 => Just(KvType::F32), 2 => Just(KvType::F16), 1 => Just(KvType::Q8_0)]
+}
+
+/// Lengths around the borders of vectors, blocks, and both kinds of chunks.
+pub(crate) fn any_length() -> impl Strategy<Value = usize> {
+    let borders = prop::sample::select(vec![0_usize, 16, 32, 64, 128, 256, 512, 768]);
+    prop_oneof![3 => (borders, 0..5_usize).prop_map(|(border, off)| (border + off).saturating_sub(2)), 1 => 0..900_usize]
+}
