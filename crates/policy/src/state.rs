@@ -235,7 +235,8 @@ impl PolicyState {
             self.seen = end as usize;
         }
         // The scores of a prompt count in their step alone, so where nothing leaves there is nothing to rank.
-        let refresh = refresh && (self.stage == Stage::Decode || self.budget().is_some_and(|budget| self.is_due(budget)));
+        let refresh =
+            refresh && (self.stage == Stage::Decode || self.budget().is_some_and(|budget| self.is_due(budget)));
         let noting = refresh && self.rescue_pending && self.is_large_eviction_due();
         let due = self.first_due(noting);
         self.phase = Phase::Open { refresh, due, noting };

@@ -115,12 +115,7 @@ impl PolicyState {
                     .map(|(ranking, scratch)| rules.candidates(ranking, scratch))
                     .collect();
                 let rows = selector.lowest_of_heads(&candidates, safeguard, excess);
-                plans.extend(
-                    rankings
-                        .iter_mut()
-                        .zip(rows)
-                        .map(|(ranking, rows)| ranking.evict(rows)),
-                );
+                plans.extend(rankings.iter_mut().zip(rows).map(|(ranking, rows)| ranking.evict(rows)));
             }
         }
         self.evicted += (before - self.entries()) as u64;
