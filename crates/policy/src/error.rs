@@ -15,7 +15,7 @@ pub enum PolicyError {
         name: String,
     },
     /// A method asked for at a stage it does not have.
-    #[error("`{name}` does not work at {stage}; see its stages in `methods`")]
+    #[error("`{name}` does not work at {stage}; use it at {}, or another method", name.stages()[0])]
     WrongStage {
         /// The method.
         name: Preset,

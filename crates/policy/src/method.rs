@@ -71,7 +71,7 @@ impl Method {
     /// Whether entries can ever leave.
     #[must_use]
     pub fn evicts(&self) -> bool {
-        self.prefill.is_some() || self.decode.policy.evicts()
+        self.prefill.as_ref().is_some_and(|rule| rule.policy.evicts()) || self.decode.policy.evicts()
     }
 
     /// The policy whose budget bounds the cache in the end: that of decoding, or of the prompt where decoding evicts
@@ -111,13 +111,7 @@ impl Method {
         if prefill.policy.masked && self.decode.policy.evicts() {
             return conflict("masked", "what decoding evicts would still be in memory; drop masked");
         }
-        if self.decode.policy.protect.rescue {
-            return conflict(
-                "rescue",
-                "it looks at a prompt that nothing has left yet; drop the prefill method",
-            );
-        }
-        Ok(())
+        self.decode.policy.validate_after_prompt()
     }
 
     /// Names and one-line descriptions of all presets.

@@ -112,6 +112,7 @@ impl Policy {
         if self.aggregation.alpha().is_some_and(Ratio::is_one) {
             return Err(text::bad_value("alpha", "1"));
         }
+        self.scorer.validate()?;
         self.head_pooling.validate()?;
         self.smoothing.validate()?;
         self.refresh.validate()?;
@@ -175,6 +176,17 @@ impl Policy {
         }
         if self.interval == Policy::WHOLE_PROMPT {
             return conflict("interval", "decoding has no end to wait for; give a number of entries");
+        }
+        Ok(())
+    }
+
+    /// Whether decoding can begin where the prompt was compressed.
+    pub(crate) fn validate_after_prompt(&self) -> Result<(), PolicyError> {
+        if self.protect.rescue {
+            return Err(PolicyError::Conflict {
+                key: "rescue",
+                reason: "it looks at a prompt that nothing has left yet; drop the prefill method",
+            });
         }
         Ok(())
     }

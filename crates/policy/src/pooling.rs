@@ -97,7 +97,9 @@ impl FromStr for HeadPooling {
             "mean" => Ok(HeadPooling::Mean),
             "max" => Ok(HeadPooling::Max),
             _ => {
-                let exponent = text.strip_prefix("power").and_then(|digits| digits.parse().ok());
+                let exponent = text
+                    .strip_prefix("power")
+                    .and_then(|digits| text::whole32("pool", digits).ok());
                 exponent
                     .map(HeadPooling::Power)
                     .ok_or_else(|| text::bad_value("pool", text))

@@ -69,6 +69,18 @@ impl Scorer {
         }
     }
 
+    pub(crate) fn validate(self) -> Result<(), PolicyError> {
+        match self {
+            Scorer::ExpectedAttention(future) if !(1..=65536).contains(&future) => {
+                Err(text::bad_value("future", &future.to_string()))
+            }
+            Scorer::Reconstruction(chunk) if !(16..=65536).contains(&chunk) => {
+                Err(text::bad_value("chunk", &chunk.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the score is of the prompt alone: it takes its queries, or running it again.
     #[must_use]
     pub fn is_of_prompt(self) -> bool {
@@ -149,6 +161,20 @@ pub struct Features {
     pub relevance: bool,
 }
 
+impl Features {
+    /// One flag for each of [`HeadObservation::values`].
+    pub(crate) fn flags(self) -> [bool; 5] {
+        let Features {
+            mass,
+            value_norm,
+            key_norm,
+            key_similarity,
+            relevance,
+        } = self;
+        [mass, value_norm, key_norm, key_similarity, relevance]
+    }
+}
+
 /// One KV head of one layer at one step: every slice has one value per cached row, in row order, or is empty where the
 /// scorer does not ask for it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -165,6 +191,19 @@ pub struct HeadObservation<'a> {
     /// What only the engine can compute: the expected attention before its value norm, the greatest attention of the
     /// reconstruction, or this head's share of the learned form times the number of KV heads.
     pub relevance: &'a [f32],
+}
+
+impl<'a> HeadObservation<'a> {
+    /// Every feature with its name.
+    pub(crate) fn values(&self) -> [(&'static str, &'a [f32]); 5] {
+        [
+            ("mass", self.mass),
+            ("value_norm", self.value_norm),
+            ("key_norm", self.key_norm),
+            ("key_similarity", self.key_similarity),
+            ("relevance", self.relevance),
+        ]
+    }
 }
 
 /// How the raw numbers of a step become scores.

@@ -107,7 +107,10 @@ impl FromStr for Smoothing {
         if text == "none" {
             return Ok(Smoothing::None);
         }
-        let width = |prefix: &str| text.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
+        let width = |prefix: &str| {
+            text.strip_prefix(prefix)
+                .and_then(|digits| text::whole32("kernel", digits).ok())
+        };
         let smoothing = width("max")
             .map(Smoothing::Max)
             .or_else(|| width("avg").map(Smoothing::Average))

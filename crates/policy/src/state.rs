@@ -60,6 +60,7 @@ impl StepNeeds {
 #[derive(Debug, Clone)]
 pub struct PolicyState {
     policy: Policy,
+    stage: Stage,
     shape: Shape,
     protection: Protection,
     /// Who shares a ranking.
@@ -76,8 +77,6 @@ pub struct PolicyState {
     prompt_tokens: usize,
     seen: usize,
     step: usize,
-    /// Entries above the budget at which an eviction is due.
-    interval: usize,
     /// Entries of all heads together.
     evicted: u64,
     rescue_pending: bool,
@@ -131,12 +130,18 @@ impl PolicyState {
     /// The state after a prefill of `prompt_tokens` of which all are held: rows hold positions 0 to `prompt_tokens`, all
     /// utilities are 0. After a compressed prefill, see [`PolicyState::decode`].
     pub fn new(policy: &Policy, shape: &Shape, prompt_tokens: usize) -> Result<Self, PolicyError> {
-        policy.validate(Stage::Decode)?;
-        Self::build(policy, shape, prompt_tokens, prompt_tokens)
+        Self::build(policy, Stage::Decode, shape, prompt_tokens, prompt_tokens)
     }
 
     /// A state with one row for each of the first `held` of `prompt_tokens` tokens.
-    fn build(policy: &Policy, shape: &Shape, prompt_tokens: usize, held: usize) -> Result<Self, PolicyError> {
+    fn build(
+        policy: &Policy,
+        stage: Stage,
+        shape: &Shape,
+        prompt_tokens: usize,
+        held: usize,
+    ) -> Result<Self, PolicyError> {
+        policy.validate(stage)?;
         shape.validate()?;
         let end = u32::try_from(held).map_err(|_| PolicyError::TooManyTokens)?;
         let mut evictable = 0;
@@ -176,13 +181,13 @@ impl PolicyState {
             prompt_tokens,
             seen: held,
             step: 0,
-            interval: policy.interval,
             evicted: 0,
             rescue_pending: policy.protect.rescue,
             phase: Phase::Between,
             fault: None,
             buffers: Buffers::default(),
             policy: policy.clone(),
+            stage,
             shape: shape.clone(),
         })
     }
@@ -194,7 +199,8 @@ impl PolicyState {
     }
 
     /// Opens the next decode step: `new_tokens` rows are appended to every head. A new entry's utility is 0 where scores
-    /// are computed in this step, and the mean of the others otherwise (Appendix E).
+    /// are computed in this step, and the mean of the others otherwise (Appendix E). A step of a prompt computes scores
+    /// only where something has to leave.
     ///
     /// A call that comes too early or too late is reported by the next call that returns a `Result`.
     pub fn begin_step(&mut self, new_tokens: usize) -> StepNeeds {
@@ -228,10 +234,14 @@ impl PolicyState {
             }
             self.seen = end as usize;
         }
+        // The scores of a prompt count in their step alone, so where nothing leaves there is nothing to rank.
+        let refresh =
+            refresh && (self.stage == Stage::Decode || self.budget().is_some_and(|budget| self.is_due(budget)));
         let noting = refresh && self.rescue_pending && self.is_large_eviction_due();
         let due = self.first_due(noting);
         self.phase = Phase::Open { refresh, due, noting };
         self.buffers.layer_mean.clear();
+        self.buffers.ragged.means.clear();
         self.needs(refresh, due, new_tokens)
     }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use crate::aggregation::Aggregation;
@@ -168,11 +167,8 @@ pub(crate) fn whole(key: &'static str, value: &str) -> Result<usize, PolicyError
     }
 }
 
-fn number(key: &'static str, value: &str, range: RangeInclusive<u32>) -> Result<u32, PolicyError> {
-    let number = u32::try_from(whole(key, value)?).ok();
-    number
-        .filter(|number| range.contains(number))
-        .ok_or_else(|| bad_value(key, value))
+pub(crate) fn whole32(key: &'static str, value: &str) -> Result<u32, PolicyError> {
+    u32::try_from(whole(key, value)?).map_err(|_| bad_value(key, value))
 }
 
 pub(crate) fn fraction(key: &'static str, value: &str) -> Result<Ratio, PolicyError> {
@@ -321,14 +317,14 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
             let reason = "only expected attention looks ahead; add scorer=expected-attention or drop future";
             return Err(PolicyError::Conflict { key: "future", reason });
         };
-        *future = number("future", value, 1..=65536)?;
+        *future = whole32("future", value)?;
     }
     if let Some(value) = get("chunk") {
         let Scorer::Reconstruction(chunk) = &mut policy.scorer else {
             let reason = "only reconstruction repeats the prompt; add scorer=reconstruction or drop chunk";
             return Err(PolicyError::Conflict { key: "chunk", reason });
         };
-        *chunk = number("chunk", value, 16..=65536)?;
+        *chunk = whole32("chunk", value)?;
     }
     set(&mut policy.refresh, get("refresh"))?;
     set(&mut policy.coupling, get("coupling"))?;
@@ -420,8 +416,9 @@ fn set_whole(field: &mut usize, key: &'static str, values: &BTreeMap<&'static st
 impl fmt::Display for Method {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Fields are public: what evicts nothing is `full`, whatever it is called.
-        let decode = self.decode.policy.evicts().then_some(&self.decode);
-        let text = match (&self.prefill, decode) {
+        let prefill = self.prefill.as_ref().filter(|rule| rule.policy.evicts());
+        let decode = Some(&self.decode).filter(|rule| rule.policy.evicts());
+        let text = match (prefill, decode) {
             (None, None) => Preset::Full.name().to_owned(),
             (Some(prefill), None) => rule_text(prefill, Stage::Prefill, true),
             (None, Some(decode)) => rule_text(decode, Stage::Decode, true),
@@ -435,10 +432,11 @@ impl fmt::Display for Method {
 }
 
 fn rule_text(rule: &Rule, stage: Stage, alone: bool) -> String {
-    // What evicts is not `full`, whatever it is called.
-    let name = match rule.name {
-        Preset::Full => Preset::Inertia,
-        name => name,
+    // Nor does a name say anything of a policy where it evicts nothing or has no such stage.
+    let name = match (rule.name, stage) {
+        (name, _) if name != Preset::Full && name.stages().contains(&stage) => name,
+        (_, Stage::Prefill) => Preset::Tova,
+        (_, Stage::Decode) => Preset::Inertia,
     };
     let base = name.policy(stage);
     let mut pairs = Vec::new();

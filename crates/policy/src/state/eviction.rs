@@ -2,39 +2,74 @@
 
 use std::sync::Arc;
 
-use super::{Layout, PolicyState};
-use crate::coupling::{Across, Share};
+use super::{Buffers, Layout, PolicyState};
+use crate::coupling::Across;
+use crate::method::Stage;
 use crate::plan::EvictionPlan;
 use crate::protect::Guard;
 use crate::ranking::{Ranking, RankingPlan};
-use crate::ratio::Ratio;
-use crate::selection::{Candidates, Selector};
+use crate::selection::Candidates;
 use crate::smoothing::{Smoothing, SmoothingScratch};
 
 /// What holds for every ranking of one eviction.
 #[derive(Clone, Copy)]
 struct Rules {
-    budget: usize,
     smoothing: Smoothing,
     guard: Guard,
     unguarded: bool,
 }
 
+/// How many entries heads may hold, in the mean over those that share a budget.
+#[derive(Clone, Copy)]
+struct Limits {
+    /// Heads of a ranking.
+    heads: usize,
+    /// What an eviction leaves.
+    budget: usize,
+    /// What does not yet cause one.
+    most: usize,
+}
+
 impl PolicyState {
-    /// Whether the entries of a head, in the mean where they differ, have reached `budget + interval`.
-    fn is_due(&self, budget: usize) -> bool {
-        self.heads().saturating_mul(budget.saturating_add(self.interval)) <= self.entries()
+    /// Rankings whose heads have one budget together.
+    fn rankings_per_budget(&self) -> usize {
+        match self.policy.share.across() {
+            None => 1,
+            Some(Across::Layer) => self.shape.kv_heads,
+            Some(Across::Model) => self.rankings.len(),
+        }
     }
 
-    fn entries(&self) -> usize {
-        let heads = self.heads_per_ranking();
-        self.rankings.iter().map(|ranking| ranking.entries(heads)).sum()
+    fn limits(&self, budget: usize) -> Limits {
+        // A step of a prompt is as long as its interval, and nothing else of it waits.
+        let slack = match self.stage {
+            Stage::Prefill => 0,
+            Stage::Decode => self.policy.interval.saturating_sub(1),
+        };
+        Limits {
+            heads: self.heads_per_ranking(),
+            budget,
+            most: budget.saturating_add(slack),
+        }
+    }
+
+    /// Whether anything leaves at the end of this step.
+    pub(super) fn is_due(&self, budget: usize) -> bool {
+        let limits = self.limits(budget);
+        let mut groups = self.rankings.chunks(self.rankings_per_budget());
+        groups.any(|rankings| limits.excess(rankings) > 0)
     }
 
     /// Whether this step's eviction will remove more than half of the rows.
     pub(super) fn is_large_eviction_due(&self) -> bool {
         let Some(budget) = self.budget() else { return false };
-        self.is_due(budget) && 2 * self.heads() * budget < self.entries()
+        let kept = self.heads().saturating_mul(budget);
+        self.is_due(budget) && kept.saturating_mul(2) < self.entries()
+    }
+
+    fn entries(&self) -> usize {
+        let heads = self.heads_per_ranking();
+        self.rankings.iter().map(|ranking| ranking.entries(heads)).sum()
     }
 
     /// Removes the lowest-ranked rows where more than the budget and the interval allow are held.
@@ -49,18 +84,40 @@ impl PolicyState {
             self.rescue_pending = false;
         }
         let before = self.entries();
+        let limits = self.limits(budget);
         let guard = self.protection.guard(budget, self.seen);
-        let unguarded = guard.is_empty(self.seen);
         let rules = Rules {
-            budget,
             smoothing: self.policy.smoothing,
             guard,
-            unguarded,
+            unguarded: guard.is_empty(self.seen),
         };
-        let plans = match self.policy.share {
-            Share::Uniform => self.evict_each(rules),
-            Share::Adaptive { across, safeguard } => self.evict_adaptive(rules, across, safeguard),
-        };
+        let safeguard = self.policy.share.safeguard().map_or(0, |share| share.share_of(budget));
+        let together = self.rankings_per_budget();
+        let Buffers {
+            smoothing, selector, ..
+        } = &mut self.buffers;
+        smoothing.resize_with(smoothing.len().max(together), SmoothingScratch::default);
+        let mut plans = Vec::with_capacity(self.rankings.len());
+        for rankings in self.rankings.chunks_mut(together) {
+            let excess = limits.excess(rankings);
+            if let [ranking] = rankings {
+                let candidates = rules.candidates(ranking, &mut smoothing[0]);
+                let rows = match &ranking.ragged {
+                    None => selector.lowest(candidates, excess / limits.heads),
+                    Some(ragged) => selector.lowest_holding(candidates, &ragged.holders, excess),
+                };
+                plans.push(ranking.evict(rows));
+            } else {
+                let scratches = smoothing.iter_mut();
+                let candidates: Vec<Candidates<'_>> = rankings
+                    .iter()
+                    .zip(scratches)
+                    .map(|(ranking, scratch)| rules.candidates(ranking, scratch))
+                    .collect();
+                let rows = selector.lowest_of_heads(&candidates, safeguard, excess);
+                plans.extend(rankings.iter_mut().zip(rows).map(|(ranking, rows)| ranking.evict(rows)));
+            }
+        }
         self.evicted += (before - self.entries()) as u64;
         self.plan_of(plans)
     }
@@ -101,51 +158,18 @@ impl PolicyState {
         let plans_of = |layer| (0..heads).filter_map(|head| plan_of((layer, head))).collect();
         EvictionPlan::PerHead((0..self.shape.layers).map(plans_of).collect())
     }
+}
 
-    /// Every ranking down to the budget of the heads that share it.
-    fn evict_each(&mut self, rules: Rules) -> Vec<RankingPlan> {
-        let heads = self.heads_per_ranking();
-        self.buffers
-            .smoothing
-            .resize_with(self.buffers.smoothing.len().max(1), SmoothingScratch::default);
-        let scratch = &mut self.buffers.smoothing[0];
-        let selector: &mut Selector = &mut self.buffers.selector;
-        let evict = |ranking: &mut Ranking| {
-            let candidates = rules.candidates(ranking, scratch);
-            let rows = match &ranking.ragged {
-                None => selector.lowest(candidates, ranking.rows().saturating_sub(rules.budget)),
-                Some(ragged) => {
-                    let excess = ragged.entries().saturating_sub(heads * rules.budget);
-                    selector.lowest_holding(candidates, &ragged.holders, excess)
-                }
-            };
-            ranking.evict(rows)
-        };
-        self.rankings.iter_mut().map(evict).collect()
-    }
-
-    /// The heads of every layer, or of all layers, down to the budget times their number.
-    fn evict_adaptive(&mut self, rules: Rules, across: Across, safeguard: Ratio) -> Vec<RankingPlan> {
-        let heads = match across {
-            Across::Layer => self.shape.kv_heads,
-            Across::Model => self.rankings.len(),
-        };
-        let safeguard = safeguard.share_of(rules.budget);
-        self.buffers.smoothing.resize_with(heads, SmoothingScratch::default);
-        let mut plans = Vec::with_capacity(self.rankings.len());
-        for layer in self.rankings.chunks_mut(heads) {
-            let total: usize = layer.iter().map(Ranking::rows).sum();
-            let count = total.saturating_sub(rules.budget * heads);
-            let scratches = self.buffers.smoothing.iter_mut();
-            let candidates: Vec<Candidates<'_>> = layer
-                .iter()
-                .zip(scratches)
-                .map(|(ranking, scratch)| rules.candidates(ranking, scratch))
-                .collect();
-            let rows = self.buffers.selector.lowest_of_heads(&candidates, safeguard, count);
-            plans.extend(layer.iter_mut().zip(rows).map(|(ranking, rows)| ranking.evict(rows)));
+impl Limits {
+    /// Entries that leave rankings of one budget now.
+    fn excess(self, rankings: &[Ranking]) -> usize {
+        let entries: usize = rankings.iter().map(|ranking| ranking.entries(self.heads)).sum();
+        let heads = self.heads * rankings.len();
+        if entries > heads.saturating_mul(self.most) {
+            entries - heads * self.budget
+        } else {
+            0
         }
-        plans
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) struct RaggedScratch {
     held: Vec<u32>,
     utility: Vec<f32>,
     /// Under layer-mean coupling: the sum of scores and the number of layers of each row.
-    means: Vec<(f32, u32)>,
+    pub(super) means: Vec<(f32, u32)>,
 }
 
 impl PolicyState {
@@ -38,15 +38,10 @@ impl PolicyState {
         if queries == 0 {
             return Err(PolicyError::NoQueries { layer });
         }
-        let features = self.policy.scorer.features();
+        let needed = self.policy.scorer.features().flags();
         for (head, observation) in heads.iter().enumerate() {
             let expected = self.rows(layer, head);
-            for (needed, feature, values) in [
-                (features.mass, "mass", observation.mass),
-                (features.value_norm, "value_norm", observation.value_norm),
-                (features.key_norm, "key_norm", observation.key_norm),
-                (features.key_similarity, "key_similarity", observation.key_similarity),
-            ] {
+            for (needed, (feature, values)) in needed.into_iter().zip(observation.values()) {
                 if needed && values.len() != expected {
                     return Err(PolicyError::RowCount {
                         layer,
@@ -199,7 +194,6 @@ impl PolicyState {
                 self.buffers
                     .layer_mean
                     .extend(self.buffers.ragged.means.iter().map(mean));
-                self.buffers.ragged.means.clear();
             }
             ranking.fold(self.policy.aggregation, &self.buffers.layer_mean, 1);
         }
@@ -241,10 +235,6 @@ impl PolicyState {
 
 // Only on the way to an error: pooling has lost which head it was.
 fn first_not_finite(heads: &[HeadObservation<'_>]) -> usize {
-    let finite = |head: &HeadObservation<'_>| {
-        [head.mass, head.value_norm, head.key_norm, head.key_similarity]
-            .into_iter()
-            .all(pooling::all_finite)
-    };
+    let finite = |head: &HeadObservation<'_>| head.values().into_iter().all(|(_, values)| pooling::all_finite(values));
     heads.iter().position(|head| !finite(head)).unwrap_or(0)
 }

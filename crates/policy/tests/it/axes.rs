@@ -376,7 +376,7 @@ fn maximum_pooling_is_over_all_query_heads() {
     })
     .unwrap();
     state.finish_step().unwrap();
-    assert_eq!(state.utility(0, 0), [0.5, 0.5, 0.5, 0.75]);
+    assert_eq!(*state.utility(0, 0), [0.5, 0.5, 0.5, 0.75]);
 }
 
 #[test]

@@ -5,5 +5,6 @@ mod equations;
 mod faults;
 mod properties;
 mod proposition;
+mod random;
 mod support;
 mod text;

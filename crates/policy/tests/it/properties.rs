@@ -1,235 +1,10 @@
 //! What holds for every method, on random methods, shapes and observations.
 
-use inertiakv_policy::{
-    Aggregation, Budget, Coupling, EvictionPlan, HeadPooling, LayerRange, Method, Policy, PolicyState, Preset, Protect,
-    Ratio, Refresh, Scorer, Shape, Share, Smoothing,
-};
+use inertiakv_policy::{Budget, EvictionPlan, Method, Ratio, Rule, Share, Stage};
 use proptest::prelude::*;
 
-use crate::support::{CacheModel, noise, step};
-
-const LAYERS: usize = 4;
-
-fn ratio() -> impl Strategy<Value = Ratio> {
-    prop_oneof![
-        (0..100u64).prop_map(|hundredths| Ratio::new(hundredths, 2).expect("below 1")),
-        (0..10_000u64).prop_map(|parts| Ratio::new(parts, 4).expect("below 1")),
-    ]
-}
-
-fn scorer() -> impl Strategy<Value = Scorer> {
-    prop_oneof![
-        3 => Just(Scorer::Attention),
-        1 => Just(Scorer::ValueNorm),
-        1 => Just(Scorer::Entropy),
-        1 => Just(Scorer::KeyDiff),
-        1 => Just(Scorer::KeyNorm),
-        1 => Just(Scorer::Recency),
-        1 => any::<u64>().prop_map(Scorer::Random),
-    ]
-}
-
-fn aggregation() -> impl Strategy<Value = Aggregation> {
-    prop_oneof![
-        2 => ratio().prop_map(Aggregation::Ema),
-        1 => Just(Aggregation::SingleStep),
-        1 => Just(Aggregation::Cumulative),
-    ]
-}
-
-fn coupling() -> impl Strategy<Value = (Coupling, Share)> {
-    prop_oneof![
-        Just((Coupling::Sequential, Share::Uniform)),
-        Just((Coupling::LayerMean, Share::Uniform)),
-        Just((Coupling::PerLayer, Share::Uniform)),
-        Just((Coupling::PerHead, Share::Uniform)),
-        ratio().prop_map(|safeguard| (Coupling::PerHead, Share::Adaptive { safeguard })),
-    ]
-}
-
-fn budget() -> impl Strategy<Value = Budget> {
-    prop_oneof![
-        ratio().prop_map(Budget::Ratio),
-        (1..200usize).prop_map(Budget::Tokens),
-        ratio().prop_map(Budget::SeenRatio),
-    ]
-}
-
-fn protect() -> impl Strategy<Value = Protect> {
-    prop_oneof![
-        Just(Protect::NONE),
-        (
-            0..12usize,
-            0..12usize,
-            prop_oneof![Just(Ratio::ZERO), ratio()],
-            any::<bool>()
-        )
-            .prop_map(|(sinks, recent, reserve, rescue)| Protect {
-                sinks,
-                recent,
-                reserve,
-                rescue
-            }),
-    ]
-}
-
-fn policy() -> impl Strategy<Value = Policy> {
-    let pooling = prop_oneof![
-        Just(HeadPooling::Mean),
-        Just(HeadPooling::Max),
-        (2..=16u32).prop_map(HeadPooling::Power)
-    ];
-    let smoothing = prop_oneof![
-        2 => Just(Smoothing::None),
-        1 => (1..9u32).prop_map(|half| Smoothing::Max(2 * half + 1)),
-        1 => (1..9u32).prop_map(|half| Smoothing::Average(2 * half + 1)),
-    ];
-    let refresh = prop_oneof![3 => (1..6usize).prop_map(Refresh::Every), 1 => Just(Refresh::Once)];
-    let layers = prop::option::of((0..LAYERS, 0..LAYERS).prop_map(|(a, b)| LayerRange {
-        first: a.min(b),
-        last: a.max(b),
-    }));
-    let axes = (
-        scorer(),
-        pooling,
-        smoothing,
-        1..4usize,
-        aggregation(),
-        coupling(),
-        refresh,
-        budget(),
-        1..12usize,
-        protect(),
-    );
-    (axes, layers).prop_map(|(axes, layers)| {
-        let (
-            scorer,
-            mut head_pooling,
-            smoothing,
-            mut window,
-            aggregation,
-            (coupling, share),
-            refresh,
-            budget,
-            interval,
-            protect,
-        ) = axes;
-        let by_mass = scorer.features().mass;
-        if !by_mass || (coupling == Coupling::PerHead && matches!(head_pooling, HeadPooling::Power(_))) {
-            head_pooling = HeadPooling::Mean;
-        }
-        if !by_mass {
-            window = 1;
-        }
-        let layers = layers.filter(|_| coupling.is_shared() && !scorer.is_positional());
-        Policy {
-            scorer,
-            head_pooling,
-            smoothing,
-            window,
-            aggregation,
-            coupling,
-            refresh,
-            budget,
-            share,
-            interval,
-            protect,
-            layers,
-        }
-    })
-}
-
-fn preset() -> impl Strategy<Value = Preset> {
-    prop::sample::select(Preset::ALL.to_vec()).prop_filter("full has no settings", |&preset| preset != Preset::Full)
-}
-
-/// New tokens per step; a longer chunk now and then.
-fn steps() -> impl Strategy<Value = Vec<usize>> {
-    prop::collection::vec(prop_oneof![8 => Just(1usize), 1 => 0..3usize, 1 => 2..20usize], 1..40)
-}
-
-#[derive(Debug, Clone)]
-struct Run {
-    policy: Policy,
-    shape: Shape,
-    prompt: usize,
-    steps: Vec<usize>,
-    seed: u64,
-    /// Scores from few distinct values, or from one, make ties.
-    levels: u32,
-}
-
-fn run() -> impl Strategy<Value = Run> {
-    let evictable = prop::collection::vec(prop::bool::weighted(0.8), LAYERS);
-    let levels = prop_oneof![Just(1u32), Just(3), Just(1 << 20)];
-    (
-        policy(),
-        evictable,
-        1..4usize,
-        1..4usize,
-        0..300usize,
-        steps(),
-        any::<u64>(),
-        levels,
-    )
-        .prop_map(|(policy, evictable, kv_heads, group, prompt, steps, seed, levels)| {
-            let shape = Shape {
-                evictable,
-                ..Shape::uniform(LAYERS, kv_heads, group)
-            };
-            Run {
-                policy,
-                shape,
-                prompt,
-                steps,
-                seed,
-                levels,
-            }
-        })
-        .prop_filter("some scored layer may lose entries", |run| {
-            PolicyState::new(&run.policy, &run.shape, 1).is_ok()
-        })
-}
-
-impl Run {
-    fn start(&self) -> PolicyState {
-        PolicyState::new(&self.policy, &self.shape, self.prompt).expect("checked by the strategy")
-    }
-
-    fn mass(&self, t: usize) -> impl Fn(usize, usize, u32) -> f32 {
-        let (seed, levels) = (self.seed, self.levels);
-        move |layer, head, position| {
-            (noise(seed, [t, layer, head, position as usize]) * levels as f32).floor() / levels as f32
-        }
-    }
-
-    fn heads(&self) -> impl Iterator<Item = (usize, usize)> {
-        let kv_heads = self.shape.kv_heads;
-        let layers: Vec<usize> = (0..LAYERS).filter(|&layer| self.shape.is_evictable(layer)).collect();
-        layers
-            .into_iter()
-            .flat_map(move |layer| (0..kv_heads).map(move |head| (layer, head)))
-    }
-
-    /// Sinks and recent positions that must be there, served in that order within the budget.
-    fn is_protected(&self, position: u32, budget: usize, seen: usize) -> bool {
-        let sinks = self.policy.protect.sinks.min(budget);
-        // The reserve may have raised the sinks, so only what fits beside a full third is certain.
-        let third = self
-            .policy
-            .protect
-            .reserve
-            .share_of(self.policy.budget.entries(self.prompt, self.prompt).unwrap_or(0))
-            / 3;
-        let recent = self
-            .policy
-            .protect
-            .recent
-            .min(budget - self.policy.protect.sinks.max(third).min(budget));
-        let position = position as usize;
-        position < sinks || position + recent >= seen
-    }
-}
+use crate::random::{rule, run};
+use crate::support::{CacheModel, step};
 
 /// Whether the rows of a plan keep their order: only a removal of few may fill holes from the tail.
 fn is_compaction(rows_before: usize, rows_after: usize) -> bool {
@@ -240,9 +15,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 384, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn text_round_trips(name in preset(), policy in policy()) {
-        let method = Method { prefill: None, decode: Rule { name, policy } };
-        prop_assert!(method.validate().is_ok());
+    fn text_round_trips(
+        prefill in prop::option::of(rule(Stage::Prefill)),
+        decode in prop_oneof![1 => Just(Rule::full()), 3 => rule(Stage::Decode)],
+    ) {
+        let mut method = Method { prefill, decode };
+        if let Some(prefill) = &mut method.prefill {
+            prefill.policy.masked &= !method.decode.policy.evicts();
+            method.decode.policy.protect.rescue = false;
+        } else if !method.decode.policy.evicts() {
+            method = Method::full();
+        }
+        prop_assert_eq!(method.validate(), Ok(()));
         let text = method.to_string();
         let parsed: Method = text.parse().map_err(|error| TestCaseError::fail(format!("{text}: {error}")))?;
         prop_assert_eq!(&parsed, &method, "{}", text);
@@ -250,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_text_is_parsed_or_refused(text in "\\PC{0,40}", name in preset(), key in "[a-z_]{1,9}", value in "[-a-z0-9.]{0,9}") {
+    fn arbitrary_text_is_parsed_or_refused(text in "\\PC{0,40}", name in rule(Stage::Decode).prop_map(|rule| rule.name), key in "[a-z_]{1,9}", value in "[-a-z0-9.]{0,9}") {
         let _ = text.parse::<Method>();
         let _ = text.parse::<Budget>();
         if let Ok(method) = format!("{name}:{key}={value}").parse::<Method>() {
@@ -281,11 +65,14 @@ proptest! {
             cache.apply(&plan);
             cache.assert_mirrors(&state);
             let budget = state.budget().expect("every policy here has one");
-            let kv_heads = run.shape.kv_heads;
-            for (layer, total) in before.chunks(kv_heads).enumerate().map(|(slot, rows)| (heads[slot * kv_heads].0, rows.iter().sum::<usize>())) {
-                let expected = if total >= (budget + run.policy.interval) * kv_heads { budget * kv_heads } else { total };
-                let held: usize = (0..kv_heads).map(|head| state.rows(layer, head)).sum();
-                prop_assert_eq!(held, expected, "layer {}, step {}", layer, t + 1);
+            for group in run.groups() {
+                let rows = |of: &dyn Fn(usize) -> usize| -> usize {
+                    heads.iter().enumerate().filter(|(_, head)| group.contains(head)).map(|(index, _)| of(index)).sum()
+                };
+                let total = rows(&|index| before[index]);
+                let kept = if total >= (budget + run.policy.interval) * group.len() { budget * group.len() } else { total };
+                let held = rows(&|index| state.rows(heads[index].0, heads[index].1));
+                prop_assert_eq!(held, kept, "heads {:?}, step {}", group, t + 1);
             }
             for (index, &(layer, head)) in heads.iter().enumerate() {
                 let retained = state.retained(layer, head);
@@ -293,7 +80,7 @@ proptest! {
                 if run.policy.share == Share::Uniform && !plan.is_nothing() {
                     prop_assert_eq!(retained.len(), budget);
                 }
-                if let Share::Adaptive { safeguard } = run.policy.share {
+                if let Some(safeguard) = run.policy.share.safeguard() {
                     prop_assert!(retained.len() >= safeguard.share_of(budget).min(before[index]));
                 }
                 // Nothing comes back.

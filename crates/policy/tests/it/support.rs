@@ -42,17 +42,20 @@ pub(crate) fn observe_all(
                     .collect(),
             }
         };
-        let heads: Vec<[Vec<f32>; 4]> = (0..state.shape().kv_heads)
-            .map(|head| [0, 1, 2, 3].map(|feature| rows(head, feature)))
+        let heads: Vec<[Vec<f32>; 5]> = (0..state.shape().kv_heads)
+            .map(|head| [0, 1, 2, 3, 4].map(|feature| rows(head, feature)))
             .collect();
         let observations: Vec<HeadObservation<'_>> = heads
             .iter()
-            .map(|[mass, value_norm, key_norm, key_similarity]| HeadObservation {
-                mass,
-                value_norm,
-                key_norm,
-                key_similarity,
-            })
+            .map(
+                |[mass, value_norm, key_norm, key_similarity, relevance]| HeadObservation {
+                    mass,
+                    value_norm,
+                    key_norm,
+                    key_similarity,
+                    relevance,
+                },
+            )
             .collect();
         state.observe(layer, queries, &observations)?;
     }

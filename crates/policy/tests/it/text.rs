@@ -1,8 +1,8 @@
 //! The textual form of methods.
 
 use inertiakv_policy::{
-    Aggregation, Budget, Coupling, HeadPooling, LayerRange, Method, Policy, PolicyError, Preset, Protect, Refresh,
-    Scorer, Share, Smoothing,
+    Across, Aggregation, Budget, Coupling, HeadPooling, LayerRange, Method, Policy, PolicyError, Preset, Protect,
+    Refresh, Rule, Scorer, Share, Smoothing, Stage,
 };
 
 use crate::support::method;
@@ -59,10 +59,10 @@ fn presets_are_listed_and_print_as_their_name() {
     assert_eq!(listed.len(), Preset::ALL.len());
     for (name, summary) in listed {
         assert_eq!(method(name).to_string(), name);
-        assert!(method(name).decode.policy.validate().is_ok());
+        assert_eq!(Method::from(name.parse::<Preset>().unwrap()), method(name));
         assert!(!summary.is_empty() && !summary.contains('\n'));
     }
-    assert_eq!(Method::keys().count(), 19);
+    assert_eq!(Method::keys().count(), 24);
 }
 
 #[test]
@@ -71,6 +71,7 @@ fn every_key_sets_its_axis() {
         "inertia:ratio=0.75,alpha=0.95,refresh=8,coupling=per-head,scorer=value-norm,interval=16,sinks=4,recent=32,\
          reserve=high,rescue=true,window=8,pool=max,kernel=avg5,safeguard=0.2",
     )
+    .decode
     .policy;
     let expected = Policy {
         scorer: Scorer::ValueNorm,
@@ -82,6 +83,7 @@ fn every_key_sets_its_axis() {
         refresh: Refresh::Every(8),
         budget: Budget::Ratio("0.75".parse().unwrap()),
         share: Share::Adaptive {
+            across: Across::Layer,
             safeguard: "0.2".parse().unwrap(),
         },
         interval: 16,
@@ -92,6 +94,7 @@ fn every_key_sets_its_axis() {
             rescue: true,
         },
         layers: None,
+        masked: false,
     };
     assert_eq!(policy, expected);
     let policy = method("random:seed=18446744073709551615,seen_ratio=.5,aggregation=cumulative")
@@ -151,28 +154,6 @@ fn unknown_names_list_the_valid_ones() {
 }
 
 #[test]
-fn later_methods_say_so() {
-    for text in [
-        "snapkv",
-        "tova:ratio=0.5",
-        "adakv-ea",
-        "keydiff",
-        "knorm",
-        "kvzip",
-        "learned",
-        "snapkv:ratio=0.5+inertia:ratio=0.9",
-    ] {
-        let error = text.parse::<Method>().unwrap_err();
-        assert!(matches!(error, PolicyError::NotInThisVersion { .. }), "{text}: {error}");
-        let message = error.to_string();
-        assert!(
-            message.contains("decode-time methods only") && message.contains("streaming-llm"),
-            "{message}"
-        );
-    }
-}
-
-#[test]
 fn values_out_of_range_name_the_range() {
     for (text, range) in [
         ("inertia:ratio=1", "from 0 to below 1"),
@@ -201,8 +182,16 @@ fn values_out_of_range_name_the_range() {
         ("inertia:kernel=max4", "odd width from 3 to 255"),
         ("inertia:coupling=per-head,safeguard=2", "from 0 to 1"),
         ("inertia:coupling=global", "`sequential`"),
-        ("inertia:scorer=learned", "`attention`"),
+        ("inertia:scorer=magic", "`attention`"),
         ("inertia:aggregation=mean", "`ema`"),
+        ("snapkv:aggregation=mean0,at=decode", "`ema`"),
+        ("snapkv:at=both", "`prefill` or `decode`"),
+        ("kvzip:share=head", "`uniform`, `layer` or `model`"),
+        ("kvzip:masked=1", "`true` or `false`"),
+        ("kvzip:chunk=15", "from 16 to 65536"),
+        ("expected-attention:future=0", "from 1 to 65536"),
+        ("expected-attention:future=65537", "from 1 to 65536"),
+        ("expected-attention:future=4294967809", "from 1 to 65536"),
     ] {
         let error = text.parse::<Method>().unwrap_err();
         assert!(matches!(error, PolicyError::BadValue { .. }), "{text}: {error}");
