@@ -4,6 +4,7 @@ mod demo;
 mod help;
 #[cfg(unix)]
 mod interrupt;
+mod methods;
 mod models;
 mod pipes;
 mod readme;

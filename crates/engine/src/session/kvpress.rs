@@ -105,13 +105,11 @@ fn method_of(name: &str, ratio: &str) -> Method {
         "knorm" => "knorm",
         "streaming_llm" => "streaming-llm:at=prefill",
         "adakv_expected_attention" => "adakv-ea",
+        "adakv_expected_attention_safeguard_0.95" => "adakv-ea:safeguard=0.95",
         "adakv_snapkv" => "snapkv:safeguard=0.2",
         "adakv_snapkv_window_16" => "snapkv:window=16,recent=16,safeguard=0.2",
-        // kvpress overwrites its protection of the first entries where nothing comes before the context.
-        "kvzip" => "kvzip:chunk=128,sinks=0",
-        "kvzip_layerwise" => "kvzip:chunk=128,sinks=0,share=layer",
-        "kvzip_chat" => "kvzip:chunk=128",
-        "kvzip_chat_layerwise" => "kvzip:chunk=128,share=layer",
+        "kvzip" | "kvzip_chat" => "kvzip:chunk=128",
+        "kvzip_layerwise" | "kvzip_chat_layerwise" => "kvzip:chunk=128,share=layer",
         _ => panic!("{name} is not known here"),
     };
     let separator = if text.contains(':') { ',' } else { ':' };
