@@ -5,6 +5,7 @@ mod catalog;
 mod chat_template;
 mod config;
 mod gguf;
+mod kvpress;
 mod models;
 mod parity;
 mod session;
