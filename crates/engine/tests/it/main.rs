@@ -6,6 +6,7 @@ mod chat_template;
 mod compress;
 mod config;
 mod gguf;
+mod kvpress;
 mod models;
 mod parity;
 mod session;

@@ -73,7 +73,7 @@ fn golden_text(name: &str) -> String {
     std::fs::read_to_string(path).expect("the golden file is part of the repository")
 }
 
-fn golden<T: serde::de::DeserializeOwned>(name: &str) -> T {
+pub(crate) fn golden<T: serde::de::DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&golden_text(name)).expect("a valid golden file")
 }
 
