@@ -15,6 +15,7 @@ mod blocked;
 mod expected;
 mod job;
 mod kernel;
+mod reconstruct;
 mod scalar;
 mod split;
 mod statistics;
@@ -24,6 +25,7 @@ use crate::isa::Isa;
 use crate::threads::ThreadPool;
 
 pub use expected::{expected_attention, expected_attention_with};
+pub use reconstruct::{Reconstruction, Subset, reconstruct, reconstruct_with};
 pub use statistics::{Gaussian, QueryStatistics};
 
 use blocked::Blocked;

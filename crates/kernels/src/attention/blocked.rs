@@ -9,7 +9,7 @@ use super::kernel::{CHUNK_BLOCKS, Kernels, MassPart, Scores, TILE, Tile};
 use crate::cache::BLOCK_ROWS;
 
 /// Blocks of a chunk: a tile's scores stay in the first-level cache, the converted chunk in the second.
-const BLOCKS: usize = 4;
+pub(super) const BLOCKS: usize = 4;
 /// Columns that share a converted chunk, about.
 const COLUMNS: usize = 128;
 /// Entries of an item of the mass pass.
@@ -41,8 +41,7 @@ impl<'a> Blocked<'a> {
         let mut items = Vec::new();
         let mut mass_items = Vec::new();
         for &job in jobs {
-            let fitting = (COLUMNS / job.group).max(1);
-            let tile_rows = if fitting > TILE { fitting / TILE * TILE } else { fitting };
+            let tile_rows = rows_of_tile(job.group);
             for head in 0..job.kv_heads {
                 let entries = job.entries(head);
                 let window = job.mass.as_ref().map_or(0, |mass| mass.window);
@@ -208,4 +207,10 @@ impl Part<'_> {
             }
         }
     }
+}
+
+/// Rows whose columns share a converted chunk, for a query group of this size.
+pub(super) fn rows_of_tile(group: usize) -> usize {
+    let fitting = (COLUMNS / group).max(1);
+    if fitting > TILE { fitting / TILE * TILE } else { fitting }
 }

@@ -176,19 +176,45 @@ impl Kernels {
         probabilities: *mut f32,
         stride: usize,
     ) {
+        // SAFETY: passed on from the caller.
+        unsafe {
+            let (seen, factors) = self.soften(chunk, tile, visible, scale, probabilities, stride);
+            if seen > 0 {
+                let columns = tile.columns;
+                let (factors, outputs) = (&factors[..columns], &tile.outputs[..columns]);
+                (self.weigh)(chunk, seen, probabilities, stride, factors, outputs);
+            }
+        }
+    }
+
+    /// The first half of [`Kernels::fold`]: everything but the values. Returns how many entries any column sees and the
+    /// factors for what the columns have summed before.
+    ///
+    /// # Safety
+    /// As there; the tile needs no outputs.
+    pub(super) unsafe fn soften(
+        &self,
+        chunk: &Chunk,
+        tile: &mut Tile,
+        visible: &[usize; TILE],
+        scale: f32,
+        probabilities: *mut f32,
+        stride: usize,
+    ) -> (usize, [f32; TILE]) {
         let columns = tile.columns;
         let seen = visible[..columns].iter().copied().max().unwrap_or(0);
         let blocks = seen.div_ceil(BLOCK_ROWS);
+        let mut factors = [1.0; TILE];
         // SAFETY: passed on from the caller.
         unsafe {
             for block in blocks..chunk.block_count() {
                 probabilities.add(block * stride).write_bytes(0, columns * BLOCK_ROWS);
             }
             if seen == 0 {
-                return;
+                return (seen, factors);
             }
             (self.scores)(chunk, &tile.queries[..columns], blocks, probabilities, stride);
-            let mut factors = [1.0; TILE];
+            chunk.exclude(blocks, columns, probabilities, stride);
             for column in 0..columns {
                 let scores = Scores {
                     start: probabilities.add(column * BLOCK_ROWS),
@@ -199,15 +225,8 @@ impl Kernels {
                 };
                 factors[column] = (self.softmax)(&scores, &mut tile.maximum[column], &mut tile.sum[column]);
             }
-            (self.weigh)(
-                chunk,
-                seen,
-                probabilities,
-                stride,
-                &factors[..columns],
-                &tile.outputs[..columns],
-            );
         }
+        (seen, factors)
     }
 }
 

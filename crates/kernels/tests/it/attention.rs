@@ -24,7 +24,7 @@ impl Case {
         out
     }
 
-    fn scale(&self) -> f32 {
+    pub(crate) fn scale(&self) -> f32 {
         // Larger than usual: peaked rows are the harder ones.
         3.0 / (self.dim as f32).sqrt()
     }

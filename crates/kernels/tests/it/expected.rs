@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Case, any_length, any_type, dot, numbers, softmax, wide};
+use crate::support::{Case, any_length, any_type, dot, numbers, softmax, stored_keys, wide};
 
 /// `[rows][heads][dim]` with correlated coordinates and a mean of about `offset`.
 fn queries(rows: usize, heads: usize, dim: usize, offset: f32, seed: u64) -> Vec<f32> {
@@ -164,7 +164,7 @@ impl Case {
         let root = (self.dim as f64).sqrt();
         (0..self.keys.len())
             .map(|kv_head| {
-                let keys = self.stored_keys(kv_head);
+                let keys = stored_keys(&self.cache, kv_head);
                 let mut shares = vec![0.0; keys.len()];
                 for head in kv_head * self.group..(kv_head + 1) * self.group {
                     let mean = wide(gaussian.mean(head));

@@ -4,4 +4,5 @@ mod attention;
 mod cache;
 mod expected;
 mod linear;
+mod reconstruct;
 mod support;

@@ -78,21 +78,22 @@ impl Case {
     pub(crate) fn heads(&self) -> usize {
         self.keys.len() * self.group
     }
+}
 
-    /// The keys of a head as they are stored, `[row][dim]`.
-    pub(crate) fn stored_keys(&self, head: usize) -> Vec<Vec<f64>> {
-        let mut keys = vec![vec![0.0; self.dim]; self.keys[head].len()];
-        let (mut unit, mut column) = (vec![0.0; self.dim], Vec::new());
-        for d in 0..self.dim {
-            unit[d] = 1.0;
-            self.cache.key_dots(0, head, &unit, &mut column);
-            unit[d] = 0.0;
-            for (key, &number) in keys.iter_mut().zip(&column) {
-                key[d] = f64::from(number);
-            }
+/// The keys of a head of layer 0 as they are stored, `[row][dim]`.
+pub(crate) fn stored_keys(cache: &KvCache, head: usize) -> Vec<Vec<f64>> {
+    let dim = cache.pool().config().head_dim;
+    let mut keys = vec![vec![0.0; dim]; cache.rows(0, head)];
+    let (mut unit, mut column) = (vec![0.0; dim], Vec::new());
+    for d in 0..dim {
+        unit[d] = 1.0;
+        cache.key_dots(0, head, &unit, &mut column);
+        unit[d] = 0.0;
+        for (key, &number) in keys.iter_mut().zip(&column) {
+            key[d] = f64::from(number);
         }
-        keys
     }
+    keys
 }
 
 /// `Σ a b` in double precision.
