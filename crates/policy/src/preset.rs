@@ -256,6 +256,7 @@ impl Preset {
         Preset::ALL.map(Preset::name).join(", ")
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn facts(self) -> Facts {
         let facts = |name, stages, summary, ranks, source| Facts {
             name,

@@ -147,6 +147,41 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_twin_agrees() {
+        // Distinct positions with gaps, in no order.
+        let positions: Vec<u32> = (0..60).map(|row| row * 37 % 61 * 3 / 2).collect();
+        let utility: Vec<f32> = (0..60).map(|row| (row * row % 17) as f32).collect();
+        let recent_from = 80;
+        for width in [3, 5, 9, 255] {
+            let of = |kind: fn(u32) -> Smoothing| {
+                let mut scratch = SmoothingScratch::default();
+                kind(width).apply(&positions, &utility, recent_from, &mut scratch);
+                scratch.values
+            };
+            let (largest, average, padded) = (of(Smoothing::Max), of(Smoothing::Average), of(Smoothing::Padded));
+            for (row, &position) in positions.iter().enumerate() {
+                let near = |&(&other, _): &(&u32, &f32)| other.abs_diff(position) <= width / 2;
+                let window: Vec<(u32, f32)> = positions
+                    .iter()
+                    .zip(&utility)
+                    .filter(near)
+                    .map(|(&other, &utility)| (other, utility))
+                    .collect();
+                let sum: f32 = window.iter().map(|entry| entry.1).sum();
+                let past: f32 = window
+                    .iter()
+                    .filter(|entry| entry.0 < recent_from)
+                    .map(|entry| entry.1)
+                    .sum();
+                let close = |found: f32, expected: f32| assert!((found - expected).abs() < 1e-4, "width {width}");
+                close(largest[row], window.iter().map(|entry| entry.1).fold(0.0, f32::max));
+                close(average[row], sum / window.len() as f32);
+                close(padded[row], past / width as f32);
+            }
+        }
+    }
+
+    #[test]
     fn widths_are_odd() {
         for (text, good) in [
             ("max7", true),

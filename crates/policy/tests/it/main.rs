@@ -3,8 +3,10 @@
 mod axes;
 mod equations;
 mod faults;
+mod prompt;
 mod properties;
 mod proposition;
+mod ragged;
 mod random;
 mod support;
 mod text;

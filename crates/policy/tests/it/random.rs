@@ -273,10 +273,10 @@ impl Run {
     /// The heads whose entries have one budget together.
     pub(crate) fn groups(&self) -> Vec<Vec<(usize, usize)>> {
         let heads: Vec<_> = self.heads().collect();
-        let size = match self.policy.share.across() {
-            None => 1,
-            Some(Across::Layer) => self.shape.kv_heads,
-            Some(Across::Model) => heads.len(),
+        let size = match (self.policy.coupling, self.policy.share.across()) {
+            (Coupling::Sequential | Coupling::LayerMean, _) | (_, Some(Across::Model)) => heads.len(),
+            (Coupling::PerLayer, _) | (_, Some(Across::Layer)) => self.shape.kv_heads,
+            (Coupling::PerHead, None) => 1,
         };
         heads.chunks(size).map(<[_]>::to_vec).collect()
     }

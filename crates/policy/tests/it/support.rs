@@ -138,3 +138,33 @@ impl CacheModel {
         }
     }
 }
+
+/// A prompt of `tokens` that the first stage of `text` compresses in steps of at most `chunk`, and the cache after it.
+pub(crate) fn compressed(
+    text: &str,
+    shape: &Shape,
+    tokens: usize,
+    chunk: usize,
+    mass: Source<'_>,
+) -> (PolicyState, CacheModel) {
+    let policy = method(text).prefill.expect("a prefill method").policy;
+    let mut state = PolicyState::of_prompt(&policy, shape, tokens).expect("the method fits the shape");
+    let mut cache = CacheModel::new(shape, 0);
+    cache.assert_mirrors(&state);
+    while state.seen_tokens() < tokens {
+        let new_tokens = chunk.min(tokens - state.seen_tokens());
+        cache.step(&mut state, new_tokens, mass);
+    }
+    (state, cache)
+}
+
+impl CacheModel {
+    /// One step of the state and the cache together.
+    pub(crate) fn step(&mut self, state: &mut PolicyState, new_tokens: usize, mass: Source<'_>) -> EvictionPlan {
+        self.append(new_tokens);
+        let plan = step(state, new_tokens, mass);
+        self.apply(&plan);
+        self.assert_mirrors(state);
+        plan
+    }
+}

@@ -2,7 +2,7 @@
 
 use inertiakv_policy::{
     Across, Aggregation, Budget, Coupling, HeadPooling, LayerRange, Method, Policy, PolicyError, Preset, Protect,
-    Refresh, Rule, Scorer, Share, Smoothing, Stage,
+    Ratio, Refresh, Rule, Scorer, Share, Smoothing, Stage,
 };
 
 use crate::support::method;
@@ -179,6 +179,8 @@ fn values_out_of_range_name_the_range() {
         ("random:seed=x", "a whole number"),
         ("inertia:pool=power1", "`power2` to `power16`"),
         ("inertia:pool=power17", "`power2` to `power16`"),
+        ("inertia:pool=power+2", "`power2` to `power16`"),
+        ("inertia:kernel=max+3", "odd width from 3 to 255"),
         ("inertia:kernel=max4", "odd width from 3 to 255"),
         ("inertia:coupling=per-head,safeguard=2", "from 0 to 1"),
         ("inertia:coupling=global", "`sequential`"),
@@ -237,6 +239,210 @@ fn contradictions_are_refused() {
 }
 
 #[test]
+fn every_preset_works_at_each_of_its_stages() {
+    for name in Preset::ALL {
+        assert!(!name.stages().is_empty() && !name.ranks().is_empty() && !name.source().is_empty());
+        for &stage in name.stages() {
+            let rule = Rule {
+                name,
+                policy: name.policy(stage),
+            };
+            assert_eq!(rule.policy.validate(stage), Ok(()), "{name} at {stage}");
+            let alone = match stage {
+                Stage::Prefill => Method {
+                    prefill: Some(rule),
+                    decode: Rule::full(),
+                },
+                Stage::Decode => Method {
+                    prefill: None,
+                    decode: rule,
+                },
+            };
+            let text = alone.to_string();
+            assert_eq!(method(&text), alone, "{text}");
+            assert_eq!(text.contains("at="), stage != name.stages()[0], "{text}");
+            // Joined, the place says the stage.
+            let text = match stage {
+                Stage::Prefill => format!("{name}:tokens=9+inertia:tokens=7"),
+                Stage::Decode if name == Preset::Full => "snapkv".to_owned(),
+                Stage::Decode => format!("snapkv:tokens=9+{name}:tokens=7"),
+            };
+            if name != Preset::InertiaAux {
+                assert_eq!(method(&text).to_string(), text);
+            }
+        }
+    }
+}
+
+#[test]
+fn prefill_presets_are_as_published() {
+    let of = |text: &str| method(text).prefill.map(|rule| rule.policy).unwrap();
+    for (text, scorer, coupling) in [
+        ("tova", Scorer::Attention, Coupling::PerLayer),
+        ("snapkv", Scorer::Attention, Coupling::PerHead),
+        ("keydiff", Scorer::KeyDiff, Coupling::PerHead),
+        ("knorm", Scorer::KeyNorm, Coupling::PerHead),
+        ("expected-attention", Scorer::ExpectedAttention(512), Coupling::PerHead),
+        ("adakv-ea", Scorer::ExpectedAttention(512), Coupling::PerHead),
+        ("kvzip", Scorer::Reconstruction(2048), Coupling::PerHead),
+    ] {
+        let policy = of(text);
+        assert_eq!((policy.scorer, policy.coupling), (scorer, coupling), "{text}");
+        assert_eq!(
+            (policy.interval, policy.masked),
+            (Policy::WHOLE_PROMPT, false),
+            "{text}"
+        );
+        assert_eq!(method(text).decode, Rule::full(), "{text}");
+    }
+    let snapkv = of("snapkv");
+    assert_eq!(
+        (snapkv.window, snapkv.protect.recent, snapkv.smoothing),
+        (64, 64, Smoothing::Padded(5))
+    );
+    // While decoding, the window is of steps.
+    let snapkv = method("snapkv:at=decode").decode.policy;
+    assert_eq!((snapkv.window, snapkv.aggregation), (1, Aggregation::Mean(64)));
+    let share = |across, hundredths| Share::Adaptive {
+        across,
+        safeguard: Ratio::percent(hundredths),
+    };
+    assert_eq!(of("adakv-ea").share, share(Across::Layer, 20));
+    assert_eq!(of("kvzip").share, share(Across::Model, 0));
+    for text in ["expected-attention", "adakv-ea", "kvzip", "streaming-llm:at=prefill"] {
+        assert_eq!(of(text).protect.sinks, 4, "{text}");
+    }
+    assert_eq!(of("tova").protect.recent, 1);
+}
+
+#[test]
+fn two_methods_are_joined_by_a_plus() {
+    let joined = method("snapkv:ratio=0.5+inertia:ratio=0.9,alpha=0.9");
+    assert_eq!(joined.to_string(), "snapkv:ratio=0.5+inertia:alpha=0.9");
+    assert_eq!(joined.prefill, method("snapkv:ratio=0.5").prefill);
+    assert_eq!(joined.decode, method("inertia:alpha=0.9").decode);
+    assert_eq!(
+        method(" snapkv : ratio = 0.5 + inertia "),
+        method("snapkv:ratio=0.5+inertia")
+    );
+    // `full` on either side is what a method alone has there.
+    assert_eq!(method("full+inertia"), method("inertia"));
+    assert_eq!(method("snapkv+full"), method("snapkv"));
+    assert_eq!(method("full+full"), Method::full());
+    assert_eq!(method("snapkv+snapkv").to_string(), "snapkv+snapkv");
+    // The budget that bounds the cache in the end.
+    let budget: Budget = "tokens=5".parse().unwrap();
+    for (text, bounded) in [
+        ("snapkv:ratio=0.5+inertia", "snapkv:ratio=0.5+inertia:tokens=5"),
+        ("snapkv:ratio=0.5", "snapkv:tokens=5"),
+    ] {
+        assert_eq!(method(text).with_budget(budget).to_string(), bounded);
+        assert_eq!(method(text).with_budget(budget).last_policy().budget, budget);
+    }
+    assert!(method("snapkv").evicts() && !method("full+full").evicts());
+    for (text, own) in [("snapkv", false), ("snapkv:interval=512", true), ("inertia", false)] {
+        assert_eq!(method(text).needs_own_prefill(), own, "{text}");
+    }
+}
+
+#[test]
+fn stages_are_checked() {
+    for (text, name, stage) in [
+        ("inertia:at=prefill", Preset::Inertia, Stage::Prefill),
+        ("inertia+inertia", Preset::Inertia, Stage::Prefill),
+        ("kvzip:at=decode", Preset::KvZip, Stage::Decode),
+        ("snapkv+kvzip", Preset::KvZip, Stage::Decode),
+    ] {
+        let error = text.parse::<Method>().unwrap_err();
+        assert_eq!(error, PolicyError::WrongStage { name, stage });
+        assert!(
+            error.to_string().contains(&format!("use it at {}", name.stages()[0])),
+            "{error}"
+        );
+    }
+    for text in ["snapkv+inertia+inertia", "snapkv + recency + full"] {
+        assert!(
+            matches!(text.parse::<Method>(), Err(PolicyError::TooManyStages { .. })),
+            "{text}"
+        );
+    }
+    for text in ["snapkv+", "+inertia", "snapkv++inertia"] {
+        assert!(
+            matches!(text.parse::<Method>(), Err(PolicyError::UnknownMethod { .. })),
+            "{text}"
+        );
+    }
+}
+
+/// The key an error is about.
+fn conflict(text: &str) -> &'static str {
+    match text.parse::<Method>() {
+        Err(PolicyError::Conflict { key, .. }) => key,
+        other => panic!("{text}: {other:?}"),
+    }
+}
+
+#[test]
+fn contradictions_of_stages_name_the_key() {
+    for (text, key) in [
+        ("recency:at=prefill+inertia", "at"),
+        ("snapkv+recency:at=decode", "at"),
+        ("full:at=prefill", "at"),
+        ("tova:aggregation=ema", "aggregation"),
+        ("tova:refresh=4", "refresh"),
+        ("tova:refresh=once", "refresh"),
+        ("tova:reserve=high", "reserve"),
+        ("tova:rescue=true", "rescue"),
+        ("snapkv+inertia-aux", "rescue"),
+        ("kvzip:interval=512", "interval"),
+        ("adakv-ea:interval=512,masked=true", "interval"),
+        ("inertia:interval=prompt", "interval"),
+        ("inertia:masked=true", "masked"),
+        ("kvzip:masked=true+inertia", "masked"),
+        ("inertia:scorer=reconstruction", "scorer"),
+        ("snapkv+inertia:scorer=expected-attention", "scorer"),
+        ("learned:coupling=per-head", "scorer"),
+        ("snapkv:future=9", "future"),
+        ("kvzip:future=9", "future"),
+        ("adakv-ea:chunk=512", "chunk"),
+        ("kvzip:scorer=attention,chunk=512", "chunk"),
+        ("inertia:aggregation=mean8", "aggregation"),
+        ("tova:share=model", "share"),
+        ("snapkv:coupling=per-layer,share=layer", "share"),
+        ("kvzip:safeguard=none,share=model", "safeguard"),
+        ("kvzip:share=uniform,safeguard=0.2", "safeguard"),
+        ("kvzip:window=4", "window"),
+    ] {
+        assert_eq!(conflict(text), key, "{text}");
+    }
+}
+
+#[test]
+fn share_and_safeguard_go_together() {
+    let share = |text: &str| method(text).prefill.unwrap().policy.share;
+    let adaptive = |across, hundredths| Share::Adaptive {
+        across,
+        safeguard: Ratio::percent(hundredths),
+    };
+    for (text, expected) in [
+        ("snapkv", Share::Uniform),
+        ("snapkv:share=layer", adaptive(Across::Layer, 0)),
+        ("snapkv:share=model,safeguard=0.5", adaptive(Across::Model, 50)),
+        ("snapkv:safeguard=0.2", adaptive(Across::Layer, 20)),
+        ("snapkv:safeguard=none", Share::Uniform),
+        ("adakv-ea", adaptive(Across::Layer, 20)),
+        ("adakv-ea:share=model", adaptive(Across::Model, 20)),
+        ("adakv-ea:share=uniform", Share::Uniform),
+        ("adakv-ea:safeguard=none", Share::Uniform),
+        ("kvzip:safeguard=0.1", adaptive(Across::Model, 10)),
+        ("kvzip:share=layer", adaptive(Across::Layer, 0)),
+    ] {
+        assert_eq!(share(text), expected, "{text}");
+        assert_eq!(share(&method(text).to_string()), expected, "{text}");
+    }
+}
+
+#[test]
 fn a_budget_can_be_put_over_a_method() {
     let budget: Budget = "tokens=128".parse().unwrap();
     assert_eq!(
@@ -262,5 +468,25 @@ fn methods_made_by_hand_print_what_they_do() {
     assert_eq!(unbounded.to_string(), "full");
     let bounded = made(Preset::Full, method("inertia:tokens=7").decode.policy);
     assert_eq!(bounded.to_string(), "inertia:tokens=7");
+    // Nor does a name count where it has no such stage, or a prefill that keeps everything.
+    let misnamed = Method {
+        prefill: Some(Rule {
+            name: Preset::Inertia,
+            policy: method("tova:tokens=7").prefill.unwrap().policy,
+        }),
+        decode: Rule::full(),
+    };
+    assert_eq!(misnamed.to_string(), "tova:tokens=7");
+    let idle = Method {
+        prefill: Some(Rule {
+            name: Preset::Tova,
+            policy: Policy {
+                budget: Budget::Full,
+                ..Preset::Tova.policy(Stage::Prefill)
+            },
+        }),
+        decode: Rule::full(),
+    };
+    assert_eq!((idle.to_string().as_str(), idle.evicts()), ("full", false));
     assert_eq!(format!("[{:>8}]", Method::full()), "[    full]");
 }
