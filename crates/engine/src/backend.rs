@@ -4,7 +4,8 @@
 //! another implementation, with its own rows, weights and cache.
 
 use inertiakv_kernels::attention::{
-    AttentionTask, Gaussian, GroupPooling, Mass, QueryStatistics, Subset, attend, expected_attention, reconstruct,
+    AttentionTask, Gaussian, GroupPooling, Mass, QueryStatistics, Reconstruction, attend, expected_attention,
+    reconstruct,
 };
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache};
 use inertiakv_kernels::limits::{self, Limits};
@@ -150,27 +151,8 @@ impl CpuBackend {
         expected_attention(&self.pool, cache, layer, shape.heads, gaussian, skipped, out);
     }
 
-    pub(crate) fn reconstruct(
-        &self,
-        cache: &KvCache,
-        layer: usize,
-        shape: HeadShape,
-        queries: &[f32],
-        subset: Subset,
-        scores: &mut [Vec<f32>],
-    ) {
-        let rows = queries.len() / (shape.heads * shape.head_dim);
-        reconstruct(
-            &self.pool,
-            cache,
-            layer,
-            shape.heads,
-            shape.scale(),
-            queries,
-            rows,
-            subset,
-            scores,
-        );
+    pub(crate) fn reconstruct(&self, shape: HeadShape, task: &mut Reconstruction<'_>) {
+        reconstruct(&self.pool, shape.heads, shape.scale(), task);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Subset};
+use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Reconstruction};
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
 use inertiakv_policy::{Method, PolicyState, Shape};
 
@@ -267,17 +267,10 @@ impl Engine {
         mass
     }
 
-    /// Raises `scores` to the greatest attention that `queries` pay to the entries of a chunk.
-    pub(crate) fn reconstruction(
-        &self,
-        cache: &KvCache,
-        layer: usize,
-        queries: &[f32],
-        subset: Subset,
-        scores: &mut [Vec<f32>],
-    ) {
+    /// Raises scores to the greatest attention that queries pay to a part of the prompt that they repeat.
+    pub(crate) fn reconstruct(&self, task: &mut Reconstruction<'_>) {
         let Inner { backend, decoder, .. } = &*self.inner;
-        backend.reconstruct(cache, layer, decoder.shape, queries, subset, scores);
+        backend.reconstruct(decoder.shape, task);
     }
 
     /// What the policy must know of the model.

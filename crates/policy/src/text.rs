@@ -457,11 +457,16 @@ fn rule_text(rule: &Rule, stage: Stage, alone: bool) -> String {
 }
 
 impl Rule {
-    /// Every key that the rule has, with its value as it would be written and what it does.
+    /// Every key that means something for the rule at a stage, with its value as it would be written and what it does.
     #[must_use]
-    pub fn settings(&self) -> Vec<(&'static str, String, &'static str)> {
+    pub fn settings(&self, stage: Stage) -> Vec<(&'static str, String, &'static str)> {
+        let other: &[&str] = match stage {
+            Stage::Prefill => &["refresh", "aggregation", "reserve", "rescue"],
+            Stage::Decode => &["masked"],
+        };
         let setting = |key: &Key| Some((key.name, value_of(key.name, &self.policy)?, key.purpose));
-        KEYS.iter().filter_map(setting).collect()
+        let meant = KEYS.iter().filter(|key| !other.contains(&key.name));
+        meant.filter_map(setting).collect()
     }
 }
 

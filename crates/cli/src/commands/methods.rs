@@ -85,7 +85,7 @@ fn explain(method: &Method, printer: &Printer) -> anyhow::Result<()> {
         printer.line(&format!("ranks entries by: {}", preset.ranks()))?;
         printer.line(&format!("memory: {}", memory(rule)))?;
         printer.line(&format!("source: {}", preset.source()))?;
-        let settings = rule.settings();
+        let settings = rule.settings(stage);
         if rule.policy.evicts() {
             printer.line("")?;
             let rows: Vec<Vec<String>> = settings
@@ -141,6 +141,6 @@ fn rule_record(stage: Stage, rule: &Rule) -> RuleRecord {
     RuleRecord {
         preset: record(rule.name, rule.policy.evicts() && !rule.policy.masked),
         stage: stage.to_string(),
-        settings: rule.settings().into_iter().map(setting).collect(),
+        settings: rule.settings(stage).into_iter().map(setting).collect(),
     }
 }

@@ -8,7 +8,17 @@ fn help(command: &[&str]) -> String {
 
 #[test]
 fn help_texts() {
-    for command in ["", "demo", "run", "compare", "chat", "perplexity", "bench", "methods", "models"] {
+    for command in [
+        "",
+        "demo",
+        "run",
+        "compare",
+        "chat",
+        "perplexity",
+        "bench",
+        "methods",
+        "models",
+    ] {
         let name = if command.is_empty() { "inertiakv" } else { command };
         let arguments: Vec<&str> = Some(command)
             .filter(|command| !command.is_empty())

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use inertiakv_kernels::attention::{Mass, Subset};
+use inertiakv_kernels::attention::{Mass, Reconstruction, Subset};
 use inertiakv_kernels::cache::KvCache;
 
 use super::{CHUNK, Session};
@@ -112,6 +112,7 @@ impl Session {
                 },
                 scores: vec![vec![vec![0.0; range.len()]; config.kv_heads]; config.layers],
                 queries: Vec::new(),
+                width: config.heads * config.head_dim,
             };
             let mut done = 0;
             for tokens in reading.chunks(CHUNK) {
@@ -141,6 +142,8 @@ struct Reading<'a> {
     scores: Vec<Vec<Vec<f32>>>,
     /// Of the layer under way.
     queries: Vec<f32>,
+    /// Numbers of a query row.
+    width: usize,
 }
 
 impl Observer<CpuBackend> for Reading<'_> {
@@ -158,8 +161,14 @@ impl Observer<CpuBackend> for Reading<'_> {
 
     fn observe(&mut self, layer: usize, cache: &KvCache, _mass: &Mass) -> Result<(), Error> {
         let scores = &mut self.scores[layer];
-        self.engine
-            .reconstruction(cache, layer, &self.queries, self.subset, scores);
+        self.engine.reconstruct(&mut Reconstruction {
+            cache,
+            layer,
+            queries: &self.queries,
+            rows: self.queries.len() / self.width,
+            subset: self.subset,
+            out: scores,
+        });
         Ok(())
     }
 }
