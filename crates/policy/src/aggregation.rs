@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::policy::Policy;
 use crate::ratio::Ratio;
 
 /// The rule that folds a score s into the utility m (Eq. 2 to 4 of the paper).
@@ -13,18 +14,21 @@ pub enum Aggregation {
     Cumulative,
     /// `m = αm + (1 − α)s` (Eq. 4).
     Ema(Ratio),
+    /// The moving average with an α that the sequence itself gives: 0.8 for the first ten scorings at which something has
+    /// to leave, then what [`AdaptiveReport`](crate::AdaptiveReport) says. A negative result of the paper (Appendix H).
+    Adaptive,
     /// The mean of the last this many scores, each as it was when it was computed: the observation window of `SnapKV`
     /// while decoding.
     Mean(usize),
 }
 
 impl Aggregation {
-    /// The smoothing coefficient α, where the rule has one.
+    /// The smoothing coefficient α, where the rule has one of its own.
     #[must_use]
     pub fn alpha(self) -> Option<Ratio> {
         match self {
             Aggregation::Ema(alpha) => Some(alpha),
-            Aggregation::SingleStep | Aggregation::Cumulative | Aggregation::Mean(_) => None,
+            _ => None,
         }
     }
 
@@ -44,6 +48,8 @@ impl Aggregation {
                     *m = (*m + times * s).clamp(f32::MIN, f32::MAX);
                 }
             }
+            // The state puts in the α it has come to.
+            Aggregation::Adaptive => Aggregation::Ema(Policy::ALPHA).update_repeatedly(utility, score, times),
             Aggregation::Ema(alpha) => {
                 let keep = alpha.as_f64().powi(times as i32);
                 let (keep, admit) = (keep as f32, (1.0 - keep) as f32);
@@ -61,6 +67,7 @@ impl fmt::Display for Aggregation {
             Aggregation::SingleStep => "single-step",
             Aggregation::Cumulative => "cumulative",
             Aggregation::Ema(_) => "ema",
+            Aggregation::Adaptive => "adaptive",
             Aggregation::Mean(scores) => return write!(formatter, "mean{scores}"),
         })
     }

@@ -48,6 +48,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adaptive;
 mod aggregation;
 mod budget;
 mod coupling;
@@ -69,6 +70,7 @@ mod smoothing;
 mod state;
 mod text;
 
+pub use adaptive::AdaptiveReport;
 pub use aggregation::Aggregation;
 pub use budget::Budget;
 pub use coupling::{Across, Coupling, Share};

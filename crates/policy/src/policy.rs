@@ -1,5 +1,6 @@
 //! The axes of a policy, as plain data.
 
+use crate::adaptive::Adaptation;
 use crate::aggregation::Aggregation;
 use crate::budget::Budget;
 use crate::coupling::{Coupling, Share};
@@ -45,6 +46,11 @@ pub struct Policy {
     pub protect: Protect,
     /// The layers that are scored, where not all; the ranking they make still holds for all layers.
     pub layers: Option<LayerRange>,
+    /// Whether α drops to 0.3 for the next scoring when, at a step, the top-B sets by the utility and by the step's own
+    /// score (its mean over layers) disagree: 1 − Jaccard > 0.5. A negative result of the paper (Appendix H); threshold and
+    /// α are ours. While one entry comes and one leaves, two sets of B differ in one entry at most, so the trigger is
+    /// pulled where many leave at once: at the first eviction, after a long step, or with an interval.
+    pub reactive: bool,
     /// What leaves is only hidden from attention and stays in memory, as released implementations of `AdaKV` and `KVzip`
     /// do. For the prompt only.
     pub masked: bool,
@@ -65,6 +71,7 @@ impl Default for Policy {
             interval: 1,
             protect: Protect::NONE,
             layers: None,
+            reactive: false,
             masked: false,
         }
     }
@@ -121,6 +128,7 @@ impl Policy {
             return Err(text::bad_value("layers", &range.to_string()));
         }
         self.validate_combination()?;
+        self.validate_adaptation()?;
         match stage {
             Stage::Prefill => self.validate_prefill(),
             Stage::Decode => self.validate_decode(),
@@ -182,11 +190,54 @@ impl Policy {
 
     /// Whether decoding can begin where the prompt was compressed.
     pub(crate) fn validate_after_prompt(&self) -> Result<(), PolicyError> {
-        if self.protect.rescue {
-            return Err(PolicyError::Conflict {
-                key: "rescue",
-                reason: "it looks at a prompt that nothing has left yet; drop the prefill method",
-            });
+        let key = match self.aggregation {
+            _ if self.protect.rescue => "rescue",
+            Aggregation::Adaptive => "aggregation",
+            _ if self.reactive => "reactive",
+            _ => return Ok(()),
+        };
+        Err(PolicyError::Conflict {
+            key,
+            reason: "it looks at a prompt that nothing has left yet; drop the prefill method",
+        })
+    }
+
+    /// Whether what moves α has a meaning here.
+    fn validate_adaptation(&self) -> Result<(), PolicyError> {
+        let conflict = |key, reason| Err(PolicyError::Conflict { key, reason });
+        let key = match self.aggregation {
+            Aggregation::Adaptive => "aggregation",
+            _ if self.reactive => "reactive",
+            _ => return Ok(()),
+        };
+        match self.aggregation {
+            Aggregation::Adaptive if self.scorer.is_signed() => {
+                let reason = "its drift is of shares of the utility, which needs scores that are never negative";
+                return conflict(key, reason);
+            }
+            Aggregation::Ema(alpha) if alpha.as_f64() <= Adaptation::REACTION.as_f64() => {
+                return conflict("alpha", "reactive lowers it to 0.3; give a larger one or drop reactive");
+            }
+            Aggregation::Adaptive | Aggregation::Ema(_) => {}
+            _ => {
+                return conflict(
+                    key,
+                    "only a moving average has an α; add aggregation=ema or drop reactive",
+                );
+            }
+        }
+        if !self.coupling.is_shared() {
+            let reason = "one α is for one ranking; use coupling=sequential or coupling=layer-mean";
+            return conflict(key, reason);
+        }
+        if self.scorer.is_positional() {
+            return conflict(
+                key,
+                "scorers recency and random always say the same; use another scorer",
+            );
+        }
+        if self.refresh == Refresh::Once {
+            return conflict("refresh", "after one scoring no α matters; give a number of steps");
         }
         Ok(())
     }

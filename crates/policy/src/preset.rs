@@ -35,6 +35,10 @@ pub enum Preset {
     Learned,
     /// The paper's auxiliary variant.
     InertiaAux,
+    /// α from noise and drift at the start.
+    InertiaAdaptive,
+    /// A smaller α after a disagreement.
+    InertiaReactive,
     /// The latest entries.
     Recency,
     /// Random entries.
@@ -74,7 +78,7 @@ const PREFILL_FIRST: &[Stage] = &[Stage::Prefill, Stage::Decode];
 
 impl Preset {
     /// All presets, in the order they are listed to people.
-    pub const ALL: [Preset; 18] = [
+    pub const ALL: [Preset; 20] = [
         Preset::Full,
         Preset::Inertia,
         Preset::InertiaLazy,
@@ -83,6 +87,8 @@ impl Preset {
         Preset::H2o,
         Preset::Learned,
         Preset::InertiaAux,
+        Preset::InertiaAdaptive,
+        Preset::InertiaReactive,
         Preset::Recency,
         Preset::Random,
         Preset::StreamingLlm,
@@ -188,6 +194,14 @@ impl Preset {
                     rescue: true,
                     ..Protect::NONE
                 },
+                ..inertia
+            },
+            Preset::InertiaAdaptive => Policy {
+                aggregation: Aggregation::Adaptive,
+                ..inertia
+            },
+            Preset::InertiaReactive => Policy {
+                reactive: true,
                 ..inertia
             },
             // A position does not change from step to step, so there is nothing to average.
@@ -315,6 +329,20 @@ impl Preset {
                 "InertiaKV with a static reserve and a first-eviction rescue (the paper's Appendix B)",
                 "moving average of attention, one ranking for the model",
                 "the paper, Appendix B; reserve and rescue are made precise here",
+            ),
+            Preset::InertiaAdaptive => facts(
+                "inertia-adaptive",
+                DECODE,
+                "InertiaKV with α chosen from noise and drift of the first 10 scorings (a negative result of the paper)",
+                "moving average of attention, one ranking for the model",
+                "the paper, Appendix H; noise, drift and risk are made precise here",
+            ),
+            Preset::InertiaReactive => facts(
+                "inertia-reactive",
+                DECODE,
+                "InertiaKV with α lowered after a step that ranks otherwise (a negative result of the paper)",
+                "moving average of attention, one ranking for the model",
+                "the paper, Appendix H; threshold and lowered α are chosen here",
             ),
             Preset::Recency => facts(
                 "recency",

@@ -93,6 +93,11 @@ impl Scorer {
         matches!(self, Scorer::Recency | Scorer::Random(_))
     }
 
+    /// Whether scores can be negative.
+    pub(crate) fn is_signed(self) -> bool {
+        matches!(self, Scorer::KeyDiff | Scorer::KeyNorm)
+    }
+
     /// The score of a positional scorer; 0 for the others.
     pub(crate) fn of_position(self, position: u32) -> f32 {
         match self {

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::adaptive::RowSet;
 use crate::protect::Guard;
 use crate::ranking::{Ranking, UNRANKED};
 
@@ -180,6 +181,27 @@ impl Selector {
             }
         }
         chosen
+    }
+
+    /// The `count` highest-ranked rows by `values` alone, or all where there are no more.
+    pub(crate) fn highest(&mut self, positions: &[u32], values: &[f32], count: usize) -> RowSet {
+        let keys = || {
+            values
+                .iter()
+                .zip(positions)
+                .map(|(&value, &position)| joined(ordered(value), position))
+        };
+        self.keys.clear();
+        self.keys.extend(keys());
+        let least = match values.len().checked_sub(count) {
+            None | Some(0) => 0,
+            Some(below) => *self.keys.select_nth_unstable(below).1,
+        };
+        let mut rows = vec![0; values.len().div_ceil(64)];
+        for (row, key) in keys().enumerate() {
+            rows[row / 64] |= u64::from(key >= least) << (row % 64);
+        }
+        rows
     }
 
     /// The `count` lowest-ranked rows over several heads, of which each keeps its best `safeguard`; one ascending list of

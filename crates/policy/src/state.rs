@@ -7,6 +7,7 @@ mod scoring;
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use crate::adaptive::{Adaptation, AdaptiveReport};
 use crate::aggregation::Aggregation;
 use crate::coupling::Coupling;
 use crate::error::PolicyError;
@@ -80,6 +81,8 @@ pub struct PolicyState {
     /// Entries of all heads together.
     evicted: u64,
     rescue_pending: bool,
+    /// Where α is not what the policy says.
+    adaptation: Option<Adaptation>,
     phase: Phase,
     fault: Option<PolicyError>,
     buffers: Buffers,
@@ -183,6 +186,7 @@ impl PolicyState {
             step: 0,
             evicted: 0,
             rescue_pending: policy.protect.rescue,
+            adaptation: Adaptation::of(policy).filter(|_| policy.evicts()),
             phase: Phase::Between,
             fault: None,
             buffers: Buffers::default(),
@@ -297,7 +301,15 @@ impl PolicyState {
             }
         }
         self.phase = Phase::Between;
-        Ok(self.evict())
+        if !refresh {
+            return Ok(self.evict());
+        }
+        self.see_step();
+        let plan = self.evict();
+        if let (Some(adaptation), [ranking]) = (&mut self.adaptation, &*self.rankings) {
+            adaptation.finish_step(&ranking.positions, &ranking.utility);
+        }
+        Ok(plan)
     }
 
     /// Decode steps begun, from 1; 0 before the first.
@@ -317,6 +329,12 @@ impl PolicyState {
     #[must_use]
     pub fn evictions(&self) -> usize {
         (self.evicted / self.heads().max(1) as u64) as usize
+    }
+
+    /// What [`Aggregation::Adaptive`] measured and chose; `None` under another rule, or before the choice.
+    #[must_use]
+    pub fn adaptive(&self) -> Option<AdaptiveReport> {
+        self.adaptation.as_ref().and_then(Adaptation::report)
     }
 
     /// Tokens seen so far: the position of the next one.

@@ -32,7 +32,7 @@ const fn key(name: &'static str, expected: &'static str, purpose: &'static str) 
 }
 
 /// All keys, in the order they are printed.
-pub(crate) const KEYS: [Key; 24] = [
+pub(crate) const KEYS: [Key; 25] = [
     key(
         "at",
         "`prefill` or `decode`",
@@ -61,8 +61,13 @@ pub(crate) const KEYS: [Key; 24] = [
     ),
     key(
         "aggregation",
-        "`ema`, `single-step`, `cumulative`, or `mean` with a number of scorings such as `mean64`",
+        "`ema`, `adaptive`, `single-step`, `cumulative`, or `mean` with a number of scorings such as `mean64`",
         "how scores become the utility",
+    ),
+    key(
+        "reactive",
+        "`true` or `false`",
+        "lower alpha to 0.3 for one scoring after a step that ranks otherwise than the moving average",
     ),
     key(
         "coupling",
@@ -283,6 +288,7 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
     if let Some(value) = get("aggregation") {
         policy.aggregation = match value {
             "ema" => Aggregation::Ema(policy.aggregation.alpha().unwrap_or(Policy::ALPHA)),
+            "adaptive" => Aggregation::Adaptive,
             "single-step" => Aggregation::SingleStep,
             "cumulative" => Aggregation::Cumulative,
             _ => match value.strip_prefix("mean").map(|scores| whole("aggregation", scores)) {
@@ -340,16 +346,13 @@ fn with_values(mut policy: Policy, values: &BTreeMap<&'static str, &str>) -> Res
     if let Some(value) = get("reserve") {
         policy.protect.reserve = Protect::parse_reserve(value)?;
     }
-    if let Some(value) = get("rescue") {
-        policy.protect.rescue = value.parse().map_err(|_| bad_value("rescue", value))?;
-    }
+    set_flag(&mut policy.protect.rescue, "rescue", values)?;
+    set_flag(&mut policy.reactive, "reactive", values)?;
+    set_flag(&mut policy.masked, "masked", values)?;
     match get("layers") {
         None => {}
         Some("all") => policy.layers = None,
         Some(value) => policy.layers = Some(value.parse()?),
-    }
-    if let Some(value) = get("masked") {
-        policy.masked = value.parse().map_err(|_| bad_value("masked", value))?;
     }
     policy.share = share(policy.share, get("share"), get("safeguard"))?;
     Ok(policy)
@@ -409,6 +412,13 @@ fn set<T: FromStr<Err = PolicyError>>(field: &mut T, value: Option<&str>) -> Res
 fn set_whole(field: &mut usize, key: &'static str, values: &BTreeMap<&'static str, &str>) -> Result<(), PolicyError> {
     if let Some(value) = values.get(key) {
         *field = whole(key, value)?;
+    }
+    Ok(())
+}
+
+fn set_flag(field: &mut bool, key: &'static str, values: &BTreeMap<&'static str, &str>) -> Result<(), PolicyError> {
+    if let Some(value) = values.get(key) {
+        *field = value.parse().map_err(|_| bad_value(key, value))?;
     }
     Ok(())
 }
@@ -478,6 +488,7 @@ fn value_of(key: &str, policy: &Policy) -> Option<String> {
         ("alpha", _) => policy.aggregation.alpha()?.to_string(),
         ("refresh", _) => policy.refresh.to_string(),
         ("aggregation", _) => policy.aggregation.to_string(),
+        ("reactive", _) => policy.reactive.to_string(),
         ("coupling", _) => policy.coupling.to_string(),
         ("scorer", _) => policy.scorer.to_string(),
         ("interval", _) if policy.interval == Policy::WHOLE_PROMPT => "prompt".to_owned(),

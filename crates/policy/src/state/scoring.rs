@@ -1,6 +1,7 @@
 //! From observations to utilities.
 
-use super::{Layout, PolicyState};
+use super::{Buffers, Layout, PolicyState};
+use crate::aggregation::Aggregation;
 use crate::coupling::Coupling;
 use crate::error::PolicyError;
 use crate::pooling;
@@ -101,14 +102,18 @@ impl PolicyState {
         if !scoring.layer(heads, &mut self.buffers.score) {
             return Err(not_finite());
         }
-        if self.policy.coupling == Coupling::LayerMean {
-            self.note(index, noting);
+        self.see_layer(index);
+        let by_mean = self.policy.coupling == Coupling::LayerMean;
+        if by_mean || self.policy.reactive {
             let share = 1.0 / self.scored.len() as f32;
             let mean = &mut self.buffers.layer_mean;
             mean.resize(rows, 0.0);
             for (mean, &score) in mean.iter_mut().zip(&self.buffers.score) {
                 *mean += share * score;
             }
+        }
+        if by_mean {
+            self.note(index, noting);
         } else {
             self.fold(index, noting, 1);
         }
@@ -184,8 +189,44 @@ impl PolicyState {
         Ok(())
     }
 
+    /// Shows a layer's score to what measures the noise between layers, where something has to leave.
+    fn see_layer(&mut self, index: usize) {
+        let (budget, ranking) = (self.budget().unwrap_or(usize::MAX), &self.rankings[index]);
+        let Some(adaptation) = self.adaptation.as_mut() else {
+            return;
+        };
+        if adaptation.is_measuring() && ranking.rows() > budget {
+            let Buffers { selector, score, .. } = &mut self.buffers;
+            adaptation.see_layer(selector.highest(&ranking.positions, score, budget));
+        }
+    }
+
+    /// Shows a step's mean score and the utility after it to what reacts to their disagreement.
+    pub(super) fn see_step(&mut self) {
+        let budget = self.budget().unwrap_or(usize::MAX);
+        if let (Some(adaptation), [ranking]) = (&mut self.adaptation, &*self.rankings)
+            && adaptation.is_reactive()
+        {
+            let Buffers {
+                selector, layer_mean, ..
+            } = &mut self.buffers;
+            let mut top = |values: &[f32]| selector.highest(&ranking.positions, values, budget);
+            adaptation.see_step(&top(layer_mean), &top(&ranking.utility));
+        }
+    }
+
+    /// The rule of the step under way.
+    fn aggregation(&self) -> Aggregation {
+        let adapted = self
+            .adaptation
+            .as_ref()
+            .map(|adaptation| Aggregation::Ema(adaptation.alpha()));
+        adapted.unwrap_or(self.policy.aggregation)
+    }
+
     /// The one update of a step under layer-mean coupling.
     pub(super) fn score_layer_mean(&mut self) {
+        let aggregation = self.aggregation();
         for ranking in &mut self.rankings {
             if ranking.ragged.is_some() {
                 // An entry that no scored layer holds is out of reach of every one of them.
@@ -195,7 +236,7 @@ impl PolicyState {
                     .layer_mean
                     .extend(self.buffers.ragged.means.iter().map(mean));
             }
-            ranking.fold(self.policy.aggregation, &self.buffers.layer_mean, 1);
+            ranking.fold(aggregation, &self.buffers.layer_mean, 1);
         }
     }
 
@@ -219,7 +260,8 @@ impl PolicyState {
 
     fn fold(&mut self, index: usize, noting: bool, times: usize) {
         self.note(index, noting);
-        self.rankings[index].fold(self.policy.aggregation, &self.buffers.score, times);
+        let aggregation = self.aggregation();
+        self.rankings[index].fold(aggregation, &self.buffers.score, times);
     }
 
     fn note(&mut self, index: usize, noting: bool) {

@@ -1,5 +1,6 @@
 //! Does the policy do what the paper and the design say?
 
+mod adaptive;
 mod axes;
 mod equations;
 mod faults;

@@ -3,7 +3,7 @@
 use inertiakv_policy::{Budget, EvictionPlan, Method, Ratio, Rule, Share, Stage};
 use proptest::prelude::*;
 
-use crate::random::{rule, run};
+use crate::random::{after_prompt, rule, run};
 use crate::support::{CacheModel, step};
 
 /// Whether the rows of a plan keep their order: only a removal of few may fill holes from the tail.
@@ -22,7 +22,7 @@ proptest! {
         let mut method = Method { prefill, decode };
         if let Some(prefill) = &mut method.prefill {
             prefill.policy.masked &= !method.decode.policy.evicts();
-            method.decode.policy.protect.rescue = false;
+            method.decode.policy = after_prompt(method.decode.policy);
         } else if !method.decode.policy.evicts() {
             method = Method::full();
         }

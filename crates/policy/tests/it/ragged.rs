@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use inertiakv_policy::{Coupling, EvictionPlan, PolicyState, Shape};
 use proptest::prelude::*;
 
-use crate::random::{prompt_policy, run};
+use crate::random::{after_prompt, prompt_policy, run};
 use crate::support::{CacheModel, close, compressed, method, noise, state, step, utility_of};
 
 const LAYERS: usize = 3;
@@ -271,7 +271,7 @@ proptest! {
     #[test]
     fn decoding_goes_on_from_any_prompt(run in run(), prompt in prompt_policy()) {
         let mut run = run;
-        run.policy.protect.rescue = false;
+        run.policy = after_prompt(run.policy);
         let Ok(mut state) = PolicyState::of_prompt(&prompt, &run.shape, run.prompt) else { return Ok(()) };
         let mut cache = CacheModel::new(&run.shape, 0);
         let heads: Vec<_> = run.heads().collect();

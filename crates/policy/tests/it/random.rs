@@ -36,6 +36,7 @@ fn aggregation() -> impl Strategy<Value = Aggregation> {
         1 => Just(Aggregation::SingleStep),
         1 => Just(Aggregation::Cumulative),
         1 => (1..20usize).prop_map(Aggregation::Mean),
+        1 => Just(Aggregation::Adaptive),
     ]
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
         1..12usize,
         protect(),
     );
-    (axes, layers).prop_map(|(axes, layers)| {
+    (axes, layers, any::<bool>()).prop_map(|(axes, layers, reactive)| {
         let (
             mut scorer,
             mut head_pooling,
@@ -125,6 +126,17 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
         if matches!(aggregation, Aggregation::Mean(_)) && coupling == Coupling::Sequential {
             aggregation = Aggregation::Cumulative;
         }
+        let can_adapt = coupling.is_shared() && !scorer.is_positional() && refresh != Refresh::Once;
+        let is_signed = matches!(scorer, Scorer::KeyDiff | Scorer::KeyNorm);
+        if aggregation == Aggregation::Adaptive && (!can_adapt || is_signed) {
+            aggregation = Aggregation::Cumulative;
+        }
+        let can_react = match aggregation {
+            Aggregation::Adaptive => true,
+            Aggregation::Ema(alpha) => alpha.as_f64() > 0.3,
+            _ => false,
+        };
+        let reactive = reactive && can_adapt && can_react;
         let by_mass = scorer.features().mass;
         if !by_mass || (coupling == Coupling::PerHead && matches!(head_pooling, HeadPooling::Power(_))) {
             head_pooling = HeadPooling::Mean;
@@ -146,9 +158,26 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
             interval,
             protect,
             layers,
+            reactive,
             masked: false,
         }
     })
+}
+
+/// The policy without what needs a whole prompt.
+pub(crate) fn after_prompt(policy: Policy) -> Policy {
+    Policy {
+        aggregation: match policy.aggregation {
+            Aggregation::Adaptive => Aggregation::Ema(Policy::ALPHA),
+            aggregation => aggregation,
+        },
+        reactive: false,
+        protect: Protect {
+            rescue: false,
+            ..policy.protect
+        },
+        ..policy
+    }
 }
 
 /// A policy of a prompt.
@@ -162,6 +191,7 @@ pub(crate) fn prompt_policy() -> impl Strategy<Value = Policy> {
     (policy(), scorer, interval, any::<bool>()).prop_map(|(policy, scorer, interval, masked)| {
         let policy = Policy {
             aggregation: Aggregation::SingleStep,
+            reactive: false,
             refresh: Refresh::Every(1),
             protect: Protect {
                 reserve: Ratio::ZERO,

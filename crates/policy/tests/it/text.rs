@@ -50,6 +50,17 @@ fn presets_are_the_papers_methods() {
         inertia
     );
     assert!(aux.protect.rescue && aux.protect.reserve == Protect::STANDARD_RESERVE);
+    assert_eq!(
+        method("inertia-adaptive").decode.policy,
+        Policy {
+            aggregation: Aggregation::Adaptive,
+            ..inertia.clone()
+        }
+    );
+    assert_eq!(
+        method("inertia-reactive"),
+        method("inertia-reactive:alpha=0.8,reactive=true")
+    );
     assert_eq!(method("full"), Method::full());
 }
 
@@ -62,7 +73,7 @@ fn presets_are_listed_and_print_as_their_name() {
         assert_eq!(Method::from(name.parse::<Preset>().unwrap()), method(name));
         assert!(!summary.is_empty() && !summary.contains('\n'));
     }
-    assert_eq!(Method::keys().count(), 24);
+    assert_eq!(Method::keys().count(), 25);
 }
 
 #[test]
@@ -94,6 +105,7 @@ fn every_key_sets_its_axis() {
             rescue: true,
         },
         layers: None,
+        reactive: false,
         masked: false,
     };
     assert_eq!(policy, expected);
@@ -189,6 +201,7 @@ fn values_out_of_range_name_the_range() {
         ("snapkv:aggregation=mean0,at=decode", "`ema`"),
         ("snapkv:at=both", "`prefill` or `decode`"),
         ("kvzip:share=head", "`uniform`, `layer` or `model`"),
+        ("inertia:reactive=on", "`true` or `false`"),
         ("kvzip:masked=1", "`true` or `false`"),
         ("kvzip:chunk=15", "from 16 to 65536"),
         ("expected-attention:future=0", "from 1 to 65536"),
@@ -267,11 +280,27 @@ fn every_preset_works_at_each_of_its_stages() {
                 Stage::Decode if name == Preset::Full => "snapkv".to_owned(),
                 Stage::Decode => format!("snapkv:tokens=9+{name}:tokens=7"),
             };
-            if name != Preset::InertiaAux {
+            let of_whole_prompts = [Preset::InertiaAux, Preset::InertiaAdaptive, Preset::InertiaReactive];
+            if !of_whole_prompts.contains(&name) {
                 assert_eq!(method(&text).to_string(), text);
             }
         }
     }
+}
+
+#[test]
+fn every_row_of_appendix_b_has_a_text() {
+    let protect = |text: &str| method(text).decode.policy.protect;
+    let reserve = |reserve| Protect {
+        reserve,
+        ..Protect::NONE
+    };
+    assert_eq!(protect("inertia:reserve=standard"), reserve(Protect::STANDARD_RESERVE));
+    assert_eq!(protect("inertia:reserve=high"), reserve(Protect::HIGH_RESERVE));
+    assert_eq!(protect("inertia-aux"), protect("inertia:reserve=standard,rescue=true"));
+    let no_momentum = method("single-step:reserve=standard").decode.policy;
+    assert_eq!(no_momentum.aggregation, Aggregation::SingleStep);
+    assert_eq!(no_momentum.protect, reserve(Protect::STANDARD_RESERVE));
 }
 
 #[test]
