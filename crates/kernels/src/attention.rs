@@ -70,10 +70,11 @@ pub struct AttentionTask<'a> {
 }
 
 /// Computes attention for all tasks. `heads` is the number of query heads, a multiple of the KV heads; `scale`
-/// multiplies the dot products (usually `1 / sqrt(head_dim)`).
+/// multiplies the dot products (usually `1 / sqrt(head_dim)`). Masked rows ([`KvCache::mask`]) get probability 0.
 ///
 /// # Panics
-/// If a slice does not have its shape, the layer does not exist, or a head holds fewer rows than there are queries.
+/// If a slice does not have its shape, the layer does not exist, a head holds fewer rows than there are queries, a row of
+/// the queries themselves is masked, or the scale is not positive.
 pub fn attend(pool: &ThreadPool, heads: usize, scale: f32, tasks: &mut [AttentionTask]) {
     attend_with(Isa::detect(), pool, heads, scale, tasks);
 }
@@ -85,6 +86,7 @@ pub fn attend(pool: &ThreadPool, heads: usize, scale: f32, tasks: &mut [Attentio
 #[doc(hidden)]
 pub fn attend_with(isa: Isa, pool: &ThreadPool, heads: usize, scale: f32, tasks: &mut [AttentionTask]) {
     let kernels = Kernels::of(isa);
+    assert!(scale > 0.0, "a positive scale, not {scale}");
     let scale = scale * std::f32::consts::LOG2_E;
     let jobs: Vec<Job> = tasks.iter_mut().map(|task| Job::new(task, heads, scale)).collect();
     let (few, many): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.rows <= SPLIT_ROWS);

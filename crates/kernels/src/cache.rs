@@ -8,6 +8,7 @@
 
 mod features;
 mod layout;
+mod mask;
 mod pool;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::threads::{SharedMut, ThreadPool};
 pub use pool::KvPool;
 
 pub(crate) use layout::{BLOCK_ROWS, GROUP_DIMS, Layout};
+use mask::Mask;
 use pool::Block;
 
 /// Element type of the stored keys and values.
@@ -147,6 +149,14 @@ pub enum CacheError {
         /// Layers times KV heads.
         heads: usize,
     },
+    /// A row to be masked is not there.
+    #[error("row {row} of a head of {rows} rows cannot be masked: give rows that are held")]
+    Mask {
+        /// Row given.
+        row: u32,
+        /// Rows held.
+        rows: usize,
+    },
     /// A plan keeps more rows than there are.
     #[error("the plan keeps {kept} rows of {rows}: keep at most what is held")]
     Rows {
@@ -171,6 +181,7 @@ pub struct KvCache {
 pub(crate) struct Head {
     blocks: Vec<Block>,
     rows: usize,
+    mask: Mask,
 }
 
 impl Head {
@@ -182,6 +193,11 @@ impl Head {
     /// The blocks, each of [`BLOCK_ROWS`] rows; the last one may be partly filled.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
+    }
+
+    /// Rows that get no attention.
+    pub(crate) fn mask(&self) -> &Mask {
+        &self.mask
     }
 
     /// Whether the next row goes into a block that is already there.
@@ -419,6 +435,7 @@ impl KvCache {
             if let Some(plan) = plan {
                 head.blocks.truncate(plan.rows.div_ceil(BLOCK_ROWS));
                 head.rows = plan.rows;
+                head.mask.follow(plan);
             }
         }
         self.pool.trim(Some(threads));

@@ -60,6 +60,8 @@ impl<'a> Job<'a> {
         for head in 0..kv_heads {
             let held = task.cache.head(task.layer, head).rows();
             assert!(held >= task.rows, "{} queries over {held} cached rows", task.rows);
+            let own = task.cache.head(task.layer, head).mask().reaches(held - task.rows);
+            assert!(!own, "the rows of the queries themselves are not masked");
         }
         let mass = task.mass.as_mut().map(|(mass, pooling, window)| {
             mass.heads.resize_with(kv_heads, Vec::new);
@@ -146,6 +148,10 @@ pub(super) fn chunk_of(
     let held = &table[first / BLOCK_ROWS..][..chunk.block_count()];
     for (slot, block) in chunk.blocks.iter_mut().zip(held) {
         *slot = block.bytes().as_ptr();
+    }
+    let masks = cache.head(layer, head).mask().words().iter().skip(first / BLOCK_ROWS);
+    for (word, &masked) in chunk.excluded.iter_mut().zip(masks) {
+        *word = masked;
     }
     chunk
 }

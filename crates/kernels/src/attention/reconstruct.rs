@@ -44,7 +44,7 @@ pub struct Reconstruction<'a> {
     /// What they see.
     pub subset: Subset,
     /// Per KV head `end - start` numbers, raised to the largest probability that the rows and the head's query group
-    /// give each entry: begin with zeros and pass a long repetition in several calls.
+    /// give each entry (0 for a masked one): begin with zeros and pass a long repetition in several calls.
     pub out: &'a mut [Vec<f32>],
 }
 
@@ -52,8 +52,8 @@ pub struct Reconstruction<'a> {
 /// heads, a multiple of the KV heads; `scale` multiplies the dot products (usually `1 / sqrt(head_dim)`).
 ///
 /// # Panics
-/// If a slice does not have its shape, the layer does not exist, the subset is out of order, or a head holds fewer rows
-/// than the context and the queries.
+/// If a slice does not have its shape, the layer does not exist, the subset is out of order, a head holds fewer rows than
+/// the context and the queries, a row of the queries themselves is masked, or the scale is not positive.
 pub fn reconstruct(pool: &ThreadPool, heads: usize, scale: f32, task: &mut Reconstruction) {
     reconstruct_with(Isa::detect(), pool, heads, scale, task);
 }
@@ -65,6 +65,7 @@ pub fn reconstruct(pool: &ThreadPool, heads: usize, scale: f32, task: &mut Recon
 #[doc(hidden)]
 pub fn reconstruct_with(isa: Isa, pool: &ThreadPool, heads: usize, scale: f32, task: &mut Reconstruction) {
     let kernels = Kernels::of(isa);
+    assert!(scale > 0.0, "a positive scale, not {scale}");
     let job = Job::new(task, heads, scale * std::f32::consts::LOG2_E);
     let Subset { start, end, .. } = task.subset;
     let columns = job.rows * job.group;
@@ -267,6 +268,7 @@ impl<'a> Job<'a> {
                     scores.as_mut_ptr(),
                     stride,
                 );
+                chunk.exclude(blocks.len(), columns.len(), scores.as_mut_ptr(), stride);
                 for (scores, largest) in scores.chunks_exact(stride).zip(&mut largest[..blocks.len()]) {
                     keep_largest(scores, self.scale, &totals[columns.clone()], largest);
                 }
@@ -287,10 +289,10 @@ impl<'a> Job<'a> {
         let held = self.parts[head].held;
         let entries = blocks.iter().map(|&(block, _)| rows_below(held, block)).sum();
         let mut chunk = Chunk::new(self.cache.pool().layout(), entries);
-        let table = self.cache.head(self.layer, head).blocks();
+        let table = self.cache.head(self.layer, head);
         for (slot, &(block, excluded)) in blocks.iter().enumerate() {
-            chunk.blocks[slot] = table[block].bytes().as_ptr();
-            chunk.excluded[slot] = excluded;
+            chunk.blocks[slot] = table.blocks()[block].bytes().as_ptr();
+            chunk.excluded[slot] = excluded | table.mask().words().get(block).copied().unwrap_or(0);
         }
         chunk
     }
@@ -315,6 +317,8 @@ impl Part {
             "{} queries after a context of {context} over {held} cached rows",
             task.rows
         );
+        let own = task.cache.head(task.layer, head).mask().reaches(held - task.rows);
+        assert!(!own, "the rows of the queries themselves are not masked");
         let ranges = [0..sinks.min(start), start..end, context..held];
         let blocks = (0..held.div_ceil(BLOCK_ROWS)).filter_map(|block| {
             let bits = |row: usize| first_bits(row.saturating_sub(block * BLOCK_ROWS));

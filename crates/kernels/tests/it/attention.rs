@@ -1,19 +1,29 @@
 //! Attention of every instruction set against a plain one in double precision.
 
 use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend_with};
-use inertiakv_kernels::cache::KvType;
+use inertiakv_kernels::cache::{KvCache, KvType};
 use inertiakv_kernels::isa::Isa;
 use inertiakv_kernels::threads::ThreadPool;
 use proptest::prelude::*;
 
-use crate::support::{Case, any_length, any_type};
+use crate::support::{Case, any_length, any_type, fates, masked_and_evicted, with_zeros};
 
 impl Case {
     fn run(&self, isa: Isa, pool: &ThreadPool, mass: Option<(&mut Mass, GroupPooling, usize)>) -> Vec<f32> {
+        self.run_over(&self.cache, isa, pool, mass)
+    }
+
+    fn run_over(
+        &self,
+        cache: &KvCache,
+        isa: Isa,
+        pool: &ThreadPool,
+        mass: Option<(&mut Mass, GroupPooling, usize)>,
+    ) -> Vec<f32> {
         // What was there before must not matter.
         let mut out = vec![f32::NAN; self.queries.len()];
         let task = AttentionTask {
-            cache: &self.cache,
+            cache,
             layer: 0,
             queries: &self.queries,
             rows: self.rows,
@@ -161,6 +171,46 @@ proptest! {
     ) {
         let case = Case::new(kv_type, kv_heads, group, dim, past + rows, rows, seed);
         case.check(pooling, window, tolerance(kv_type));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn masked_rows_count_as_evicted(
+        kv_type in any_type(),
+        kv_heads in 1..3_usize,
+        group in prop::sample::select(vec![1_usize, 3, 7, 11]),
+        dim in prop::sample::select(vec![16_usize, 64, 80]),
+        past in any_length(),
+        prefix in 0..600_usize,
+        rows in prop_oneof![2 => Just(1_usize), 1 => 2..17_usize, 2 => 17..140_usize],
+        pooling in any_pooling(),
+        window in 0..20_usize,
+        seed in any::<u64>(),
+    ) {
+        let case = Case::new(kv_type, kv_heads, group, dim, past + rows, rows, seed);
+        let fates = fates(&case, prefix, seed);
+        let (masked, evicted) = masked_and_evicted(&case, &fates);
+        let pool = ThreadPool::new(2);
+        for isa in Isa::available() {
+            let mut masses = [Mass::default(), Mass::default()];
+            let [mass, expected_mass] = &mut masses;
+            let out = case.run_over(&masked.fork(), isa, &pool, Some((mass, pooling, window)));
+            let expected = case.run_over(&evicted, isa, &pool, Some((expected_mass, pooling, window)));
+            prop_assert_eq!(&out, &case.run_over(&masked.copy().unwrap(), isa, &pool, None));
+            for (found, expected) in out.iter().zip(&expected) {
+                prop_assert!((found - expected).abs() <= 1e-5, "{}: {} {}", isa, found, expected);
+            }
+            for ((found, expected), fates) in mass.heads.iter().zip(&expected_mass.heads).zip(&fates) {
+                let expected = with_zeros(expected, fates);
+                prop_assert_eq!(found.len(), expected.len());
+                for (row, (&found, &expected)) in found.iter().zip(&expected).enumerate() {
+                    prop_assert!((found - expected).abs() <= 2e-5 * expected, "{} {}: {} {}", isa, row, found, expected);
+                }
+            }
+        }
     }
 }
 

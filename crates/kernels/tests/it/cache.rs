@@ -43,6 +43,8 @@ fn length(row: &[f32], head: usize) -> f32 {
 struct Model {
     /// `[layer][head]` of rows, each the tokens' norm.
     heads: Vec<Vec<f32>>,
+    /// The same of whether the row is masked.
+    masks: Vec<Vec<bool>>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,6 +61,12 @@ enum Operation {
         fill: bool,
         seed: usize,
     },
+    /// Mask every so many-th row of one head.
+    Mask {
+        cache: usize,
+        head: usize,
+        step: usize,
+    },
     Fork {
         cache: usize,
     },
@@ -72,6 +80,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => (0..4_usize, 0..80_usize).prop_map(|(cache, rows)| Operation::Append { cache, rows }),
         4 => (0..4_usize, 0..LAYERS * KV_HEADS, 0..=1000_usize, any::<bool>(), 0..1000_usize)
             .prop_map(|(cache, head, keep, fill, seed)| Operation::Evict { cache, head, keep, fill, seed }),
+        1 => (0..4_usize, 0..LAYERS * KV_HEADS, 1..40_usize)
+            .prop_map(|(cache, head, step)| Operation::Mask { cache, head, step }),
         2 => (0..4_usize).prop_map(|cache| Operation::Fork { cache }),
         1 => (0..4_usize).prop_map(|cache| Operation::Drop { cache }),
     ]
@@ -99,6 +109,8 @@ fn check(cache: &KvCache, model: &Model, tolerance: f32) {
         for head in 0..KV_HEADS {
             let expected = &model.heads[layer * KV_HEADS + head];
             assert_eq!(cache.rows(layer, head), expected.len());
+            let masked = model.masks[layer * KV_HEADS + head].iter().filter(|&&masked| masked);
+            assert_eq!(cache.masked(layer, head), masked.count());
             cache.value_norms(layer, head, &mut values);
             cache.key_norms(layer, head, &mut keys);
             for norms in [&values, &keys] {
@@ -121,7 +133,10 @@ proptest! {
     ) {
         let pool = KvPool::new(config(kv_type), None).unwrap();
         let tolerance = if kv_type == KvType::Q8_0 { 0.01 } else { 1e-6 };
-        let mut caches = vec![(KvCache::new(&pool), Model { heads: vec![Vec::new(); LAYERS * KV_HEADS] })];
+        let mut caches = vec![(KvCache::new(&pool), Model {
+            heads: vec![Vec::new(); LAYERS * KV_HEADS],
+            masks: vec![Vec::new(); LAYERS * KV_HEADS],
+        })];
         let mut token = 0;
         for operation in operations {
             match operation {
@@ -134,6 +149,7 @@ proptest! {
                         for row in numbers.chunks(KV_HEADS * DIM) {
                             for head in 0..KV_HEADS {
                                 model.heads[layer * KV_HEADS + head].push(length(row, head));
+                                model.masks[layer * KV_HEADS + head].push(false);
                             }
                         }
                     }
@@ -142,13 +158,26 @@ proptest! {
                 Operation::Evict { cache, head, keep, fill, seed } => {
                     let index = cache % caches.len();
                     let (cache, model) = &mut caches[index];
-                    let rows = &mut model.heads[head];
+                    let (rows, masks) = (&mut model.heads[head], &mut model.masks[head]);
                     let (moves, kept) = plan(rows.len(), keep, fill, seed);
                     cache.apply(head / KV_HEADS, head % KV_HEADS, &moves, kept).unwrap();
                     for (from, to) in moves {
                         rows[to as usize] = rows[from as usize];
+                        masks[to as usize] = masks[from as usize];
                     }
                     rows.truncate(kept);
+                    masks.truncate(kept);
+                }
+                Operation::Mask { cache, head, step } => {
+                    let index = cache % caches.len();
+                    let (cache, model) = &mut caches[index];
+                    let bytes = cache.bytes();
+                    let rows: Vec<u32> = (0..model.masks[head].len() as u32).step_by(step).collect();
+                    cache.mask(head / KV_HEADS, head % KV_HEADS, &rows).unwrap();
+                    for row in rows {
+                        model.masks[head][row as usize] = true;
+                    }
+                    prop_assert_eq!(cache.bytes(), bytes);
                 }
                 Operation::Fork { cache } if caches.len() < 4 => {
                     let (cache, model) = &caches[cache % caches.len()];
@@ -225,6 +254,12 @@ fn bad_plans_and_shapes_are_errors() {
     ));
     assert!(matches!(cache.apply(0, 0, &[], 41), Err(CacheError::Rows { .. })));
     assert!(matches!(cache.apply(0, KV_HEADS, &[], 1), Err(CacheError::Head { .. })));
+    assert!(matches!(
+        cache.mask(0, 0, &[3, 40]),
+        Err(CacheError::Mask { row: 40, rows: 40 })
+    ));
+    assert!(matches!(cache.mask(LAYERS, 0, &[]), Err(CacheError::Head { .. })));
+    assert_eq!((cache.masked(0, 0), cache.masked(LAYERS, 0)), (0, 0));
     let threads = ThreadPool::new(2);
     assert!(matches!(
         cache.evict(&threads, &[None]),

@@ -9,7 +9,9 @@ use proptest::prelude::*;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Case, any_length, any_type, dot, numbers, softmax, stored_keys, wide};
+use crate::support::{
+    Case, any_length, any_type, dot, fates, masked_and_evicted, numbers, softmax, stored_keys, wide, with_zeros,
+};
 
 /// `[rows][heads][dim]` with correlated coordinates and a mean of about `offset`.
 fn queries(rows: usize, heads: usize, dim: usize, offset: f32, seed: u64) -> Vec<f32> {
@@ -246,6 +248,27 @@ fn threads_do_not_change_a_bit_of_expected_attention() {
         };
         let one = run(1);
         assert!(one == run(2) && one == run(3), "{isa}");
+    }
+}
+
+#[test]
+fn masked_rows_are_expected_to_get_nothing() {
+    let case = Case::new(KvType::F16, 2, 3, 64, 700, 0, 5);
+    let gaussian = case.gaussian(300, 6);
+    let fates = fates(&case, 300, 7);
+    let (masked, evicted) = masked_and_evicted(&case, &fates);
+    let pool = ThreadPool::new(2);
+    for isa in Isa::available() {
+        let (mut found, mut expected) = (Vec::new(), Vec::new());
+        expected_attention_with(isa, &pool, &masked, 0, &gaussian, 0, &mut found);
+        expected_attention_with(isa, &pool, &evicted, 0, &gaussian, 0, &mut expected);
+        for ((found, expected), fates) in found.iter().zip(&expected).zip(&fates) {
+            let expected = with_zeros(expected, fates);
+            assert_eq!(found.len(), expected.len());
+            for (found, expected) in found.iter().zip(&expected) {
+                assert!((found - expected).abs() <= 1e-5 * expected, "{isa}: {found} {expected}");
+            }
+        }
     }
 }
 

@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Case, any_length, any_type, dot, numbers, softmax, stored_keys, wide};
+use crate::support::{
+    Case, any_length, any_type, dot, fates, masked_and_evicted, numbers, softmax, stored_keys, wide, with_zeros,
+};
 
 /// A context, and its repetition in pieces.
 struct Repetition {
@@ -149,6 +151,29 @@ fn threads_do_not_change_a_bit_of_the_scores() {
         let pieces = repetition.run(isa, &ThreadPool::new(2), &[40, 41]).1;
         for (one, pieces) in one.iter().flatten().zip(pieces.iter().flatten()) {
             assert!((one - pieces).abs() <= 1e-6 * one, "{isa}: {one} {pieces}");
+        }
+    }
+}
+
+#[test]
+fn masked_rows_are_not_reconstructed() {
+    // One head, so that what stays of the context has one length.
+    let mut case = Case::new(KvType::F16, 1, 3, 64, 500, 0, 1);
+    let fates = fates(&case, 100, 7);
+    let (masked, evicted) = masked_and_evicted(&case, &fates);
+    let pool = ThreadPool::new(2);
+    case.cache = masked;
+    let masked = Repetition::new(case, 40, 0, 0..1000, 2);
+    let mut case = Case::new(KvType::F16, 1, 3, 64, 500, 0, 1);
+    case.cache = evicted;
+    let evicted = Repetition::new(case, 40, 0, 0..1000, 2);
+    for isa in Isa::available() {
+        let (_, found) = masked.run(isa, &pool, &[7]);
+        let (_, expected) = evicted.run(isa, &pool, &[7]);
+        let expected = with_zeros(&expected[0], &fates[0]);
+        assert_eq!(found[0].len(), expected.len());
+        for (found, expected) in found[0].iter().zip(&expected) {
+            assert!((found - expected).abs() <= 1e-5 * expected, "{isa}: {found} {expected}");
         }
     }
 }

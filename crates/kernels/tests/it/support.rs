@@ -126,3 +126,66 @@ pub(crate) fn any_length() -> impl Strategy<Value = usize> {
     let borders = prop::sample::select(vec![0_usize, 16, 32, 64, 128, 256, 512, 768]);
     prop_oneof![3 => (borders, 0..5_usize).prop_map(|(border, off)| (border + off).saturating_sub(2)), 1 => 0..900_usize]
 }
+
+/// What happens to an old row of a cache.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Fate {
+    Kept,
+    Masked,
+    Evicted,
+}
+
+/// A fate for each old row of each head: some rows evicted, the first `prefix` and some others masked.
+pub(crate) fn fates(case: &Case, prefix: usize, seed: u64) -> Vec<Vec<Fate>> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut fate = |row: usize| match random.random_range(0..4) {
+        0 => Fate::Evicted,
+        1 => Fate::Masked,
+        _ if row < prefix => Fate::Masked,
+        _ => Fate::Kept,
+    };
+    let old_rows = case.keys.iter().map(|head| head.len() - case.rows);
+    old_rows.map(|rows| (0..rows).map(&mut fate).collect()).collect()
+}
+
+/// A fork of the cache in which the rows have met their fates, and one in which the masked rows were evicted too. The
+/// rows that stay keep their order.
+pub(crate) fn masked_and_evicted(case: &Case, fates: &[Vec<Fate>]) -> (KvCache, KvCache) {
+    let (mut masked, mut evicted) = (case.cache.fork(), case.cache.fork());
+    for (head, fates) in fates.iter().enumerate() {
+        let rows: Vec<u32> = (0..)
+            .zip(fates)
+            .filter(|(_, fate)| **fate == Fate::Masked)
+            .map(|(row, _)| row)
+            .collect();
+        masked.mask(0, head, &rows).unwrap();
+        for (cache, gone) in [
+            (&mut masked, &[Fate::Evicted][..]),
+            (&mut evicted, &[Fate::Evicted, Fate::Masked]),
+        ] {
+            let held = cache.rows(0, head);
+            let kept: Vec<u32> = (0..held as u32)
+                .filter(|&row| fates.get(row as usize).is_none_or(|fate| !gone.contains(fate)))
+                .collect();
+            let moves: Vec<(u32, u32)> = kept.iter().copied().zip(0..).filter(|(from, to)| from > to).collect();
+            cache.apply(0, head, &moves, kept.len()).unwrap();
+        }
+        assert_eq!(masked.masked(0, head), rows.len());
+    }
+    (masked, evicted)
+}
+
+/// Puts a 0 where a masked row was: numbers of the rows that stayed become numbers of a head with masked rows.
+pub(crate) fn with_zeros(numbers: &[f32], fates: &[Fate]) -> Vec<f32> {
+    let mut rest = numbers.iter();
+    let mut spread: Vec<f32> = fates
+        .iter()
+        .filter(|fate| **fate != Fate::Evicted)
+        .map(|fate| match fate {
+            Fate::Kept => *rest.next().expect("one number per kept row"),
+            _ => 0.0,
+        })
+        .collect();
+    spread.extend(rest);
+    spread
+}
