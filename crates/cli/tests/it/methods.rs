@@ -40,7 +40,10 @@ fn a_wrong_method_names_the_right_ones() {
     let message = usage_error(&world.run(&["methods", "snapvk"]));
     assert!(message.contains("snapkv") && message.contains("kvzip"), "{message}");
     let message = usage_error(&world.run(&["methods", "kvzip:at=decode"]));
-    assert!(message.contains("decode") && message.contains("at prefill"), "{message}");
+    assert!(
+        message.contains("decode") && message.contains("at prefill"),
+        "{message}"
+    );
 }
 
 fn usage_error(output: &std::process::Output) -> String {
