@@ -16,6 +16,20 @@ use crate::scorer::Scorer;
 use crate::smoothing::Smoothing;
 
 /// The name a method starts from.
+///
+/// The paper's controlled variants (Appendix B, Table 8) are presets with a key:
+///
+/// | there | text |
+/// | --- | --- |
+/// | Full | `full` |
+/// | Reserve | `inertia:reserve=standard` |
+/// | No Mom. | `single-step:reserve=standard` |
+/// | `InertiaKV` | `inertia` |
+/// | High Res. | `inertia:reserve=high` |
+/// | Auxiliary (Tables 6 and 7) | `inertia-aux`, which is `inertia:reserve=standard,rescue=true` |
+///
+/// Whether "No Mom." has a reserve is not said there. Its figures are near α = 0 of Table 5, which has none (`single-step`),
+/// but not the same, so it is taken for the "Reserve" of the column before it without momentum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Preset {
@@ -154,6 +168,7 @@ impl Preset {
         }
     }
 
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn policy_of_decoding(self) -> Policy {
         let inertia = Policy::default();
         let single = Policy {

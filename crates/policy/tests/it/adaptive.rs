@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use inertiakv_policy::{AdaptiveReport, Method, PolicyError, Shape};
+use inertiakv_policy::{AdaptiveReport, Aggregation, Coupling, Method, Policy, PolicyError, Ratio, Shape};
 
 use crate::support::{close, noise, state, step, utility_of};
 
@@ -33,11 +33,8 @@ fn drift(before: &BTreeMap<u32, f64>, after: &BTreeMap<u32, f64>) -> f64 {
 }
 
 struct Twin {
-    adaptive: bool,
-    reactive: bool,
-    layer_mean: bool,
+    policy: Policy,
     budget: usize,
-    interval: usize,
     alpha: f64,
     triggered: bool,
     utility: BTreeMap<u32, f64>,
@@ -73,7 +70,7 @@ impl Twin {
                 )
             })
             .collect();
-        let updates = if self.layer_mean {
+        let updates = if self.policy.coupling == Coupling::LayerMean {
             std::slice::from_ref(&mean)
         } else {
             &scores[..]
@@ -83,15 +80,15 @@ impl Twin {
                 *m = alpha * *m + (1.0 - alpha) * score[position];
             }
         }
-        if self.reactive {
+        if self.policy.reactive {
             self.triggered = disagreement(&best(&mean, self.budget), &best(&self.utility, self.budget)) > 0.5;
             self.triggers += usize::from(self.triggered);
         }
-        if self.utility.len() >= self.budget + self.interval {
+        if self.utility.len() >= self.budget + self.policy.interval {
             let kept = best(&self.utility, self.budget);
             self.utility.retain(|position, _| kept.contains(position));
         }
-        if self.adaptive && self.noises.len() < 10 {
+        if self.policy.aggregation == Aggregation::Adaptive && self.noises.len() < 10 {
             let tops: Vec<_> = scores.iter().map(|score| best(score, self.budget)).collect();
             let pairs = (0..LAYERS).flat_map(|a| (0..a).map(move |b| (a, b)));
             let noise: f64 = pairs.map(|(a, b)| disagreement(&tops[a], &tops[b])).sum();
@@ -154,12 +151,9 @@ fn noise_drift_and_reactions_are_as_defined() {
     ] {
         let mut state = state(text, &Shape::uniform(LAYERS, 1, 1), PROMPT);
         let mut twin = Twin {
-            adaptive: text.contains("adaptive"),
-            reactive: text.contains("reactive"),
-            layer_mean: text.contains("layer-mean"),
+            policy: state.policy().clone(),
             budget: state.budget().unwrap(),
-            interval: state.policy().interval,
-            alpha: if text.contains("alpha") { 0.9 } else { 0.8 },
+            alpha: state.policy().aggregation.alpha().map_or(0.8, Ratio::as_f64),
             triggered: false,
             utility: (0..PROMPT as u32).map(|position| (position, 0.0)).collect(),
             noises: Vec::new(),
@@ -167,7 +161,11 @@ fn noise_drift_and_reactions_are_as_defined() {
             triggers: 0,
         };
         for t in 1..=25u64 {
-            assert_eq!(state.adaptive().is_some(), twin.adaptive && t > 10, "{text}, step {t}");
+            assert_eq!(
+                state.adaptive().is_some(),
+                text.contains("adaptive") && t > 10,
+                "{text}, step {t}"
+            );
             let mass = changing(t, change);
             let newest = state.seen_tokens() as u32;
             step(&mut state, 1, &mass);

@@ -22,7 +22,7 @@ proptest! {
         let mut method = Method { prefill, decode };
         if let Some(prefill) = &mut method.prefill {
             prefill.policy.masked &= !method.decode.policy.evicts();
-            method.decode.policy = after_prompt(method.decode.policy);
+            method.decode.policy = after_prompt(&method.decode.policy);
         } else if !method.decode.policy.evicts() {
             method = Method::full();
         }

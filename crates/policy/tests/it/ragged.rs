@@ -271,7 +271,7 @@ proptest! {
     #[test]
     fn decoding_goes_on_from_any_prompt(run in run(), prompt in prompt_policy()) {
         let mut run = run;
-        run.policy = after_prompt(run.policy);
+        run.policy = after_prompt(&run.policy);
         let Ok(mut state) = PolicyState::of_prompt(&prompt, &run.shape, run.prompt) else { return Ok(()) };
         let mut cache = CacheModel::new(&run.shape, 0);
         let heads: Vec<_> = run.heads().collect();

@@ -165,7 +165,7 @@ pub(crate) fn policy() -> impl Strategy<Value = Policy> {
 }
 
 /// The policy without what needs a whole prompt.
-pub(crate) fn after_prompt(policy: Policy) -> Policy {
+pub(crate) fn after_prompt(policy: &Policy) -> Policy {
     Policy {
         aggregation: match policy.aggregation {
             Aggregation::Adaptive => Aggregation::Ema(Policy::ALPHA),
@@ -176,7 +176,7 @@ pub(crate) fn after_prompt(policy: Policy) -> Policy {
             rescue: false,
             ..policy.protect
         },
-        ..policy
+        ..policy.clone()
     }
 }
 
