@@ -169,6 +169,7 @@ impl Preset {
     }
 
     #[allow(clippy::too_many_lines, reason = "a table")]
+    #[allow(clippy::too_many_lines, reason = "a table")]
     fn policy_of_decoding(self) -> Policy {
         let inertia = Policy::default();
         let single = Policy {

@@ -28,7 +28,6 @@ struct Golden {
 struct Replay {
     prefix_length: usize,
     suffix: Vec<u32>,
-    chunk: usize,
     first_prompt: Vec<u32>,
     other_prompt: Vec<u32>,
 }
