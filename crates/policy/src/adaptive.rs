@@ -145,9 +145,8 @@ impl WarmUp {
         self.tops.clear();
         let mut held: Vec<(u32, f32)> = positions.iter().copied().zip(utility.iter().copied()).collect();
         held.sort_unstable_by_key(|&(position, _)| position);
-        if self.scorings > 0 {
-            self.delta += drift(&self.previous, &held);
-        }
+        // Before the first scoring there is nothing to have moved from.
+        self.delta += drift(&self.previous, &held);
         self.previous = held;
         self.scorings += 1;
     }

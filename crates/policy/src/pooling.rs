@@ -38,11 +38,10 @@ impl HeadPooling {
         }
     }
 
-    /// What the first `count` heads have come to, with one more.
-    pub(crate) fn add(self, pooled: f32, count: u32, value: f32) -> f32 {
+    /// What some heads have come to, 0 for none, with one more. Only a mean is of scores that can be negative.
+    pub(crate) fn add(self, pooled: f32, value: f32) -> f32 {
         match self {
             HeadPooling::Mean => pooled + value,
-            HeadPooling::Max if count == 0 => value,
             HeadPooling::Max => pooled.max(value),
             // Powers are taken of what is left of one head's largest value, as those of small probabilities are no floats.
             HeadPooling::Power(exponent) => {

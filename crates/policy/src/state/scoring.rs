@@ -150,7 +150,7 @@ impl PolicyState {
             }
             for (&row, &value) in holding.rows.iter().zip(head.iter()) {
                 let row = row as usize;
-                score[row] = scoring.pooling.add(score[row], counts[row], value);
+                score[row] = scoring.pooling.add(score[row], value);
                 counts[row] += 1;
             }
         }
