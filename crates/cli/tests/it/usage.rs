@@ -42,9 +42,9 @@ fn usage_errors_exit_with_2() {
     );
     fails(
         &world,
-        &["run", "-m", model, "-p", "x", "--method", "snapkv"],
+        &["run", "-m", model, "-p", "x", "--method", "snapkv:at=dawn"],
         2,
-        &["snapkv", "decode"],
+        &["at=dawn", "prefill"],
     );
     fails(
         &world,
