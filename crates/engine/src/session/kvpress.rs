@@ -17,8 +17,6 @@ use crate::engine::{Engine, EngineOptions};
 struct Golden {
     tokens: Vec<u32>,
     next_token: u32,
-    logits: Vec<f32>,
-    next_logits: Vec<f32>,
     kvzip: BTreeMap<String, Replay>,
     prefill: BTreeMap<String, Prefill>,
     decode: Decode,
@@ -133,15 +131,6 @@ fn distance(found: &[f32], expected: &[f32]) -> f32 {
         .zip(expected)
         .map(|(found, expected)| (found - expected).abs());
     difference.fold(0.0, f32::max) / scale
-}
-
-#[test]
-fn the_model_is_the_same() {
-    let (engine, golden) = golden();
-    let mut session = prefilled(&engine, &Method::full(), &golden.tokens);
-    assert!(distance(session.logits().unwrap(), &golden.logits) < 1e-4);
-    session.step(&[golden.next_token]).unwrap();
-    assert!(distance(session.logits().unwrap(), &golden.next_logits) < 1e-4);
 }
 
 #[test]
