@@ -11,7 +11,8 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("policy", &[]),
     ("kernels", &[]),
     ("engine", &["inertiakv-policy", "inertiakv-kernels"]),
-    ("cli", &["inertiakv"]),
+    ("eval", &["inertiakv"]),
+    ("cli", &["inertiakv", "inertiakv-eval"]),
 ];
 
 /// A file with more lines than this is two files.

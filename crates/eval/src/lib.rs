@@ -1,0 +1,14 @@
+//! What does eviction cost in quality?
+//!
+//! Benchmarks (generated or read from files), their metrics to the last digit, and paired statistics. Pure code: models
+//! and caches are run elsewhere.
+
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod metrics;
+mod python;
+mod truncation;
+
+pub use error::EvalError;
+pub use truncation::Truncation;

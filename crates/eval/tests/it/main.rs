@@ -1,0 +1,4 @@
+//! Does the harness agree with the original scripts, and does it refuse what it cannot read?
+
+mod metrics;
+mod support;
