@@ -33,4 +33,22 @@ pub enum EvalError {
         /// What is wrong with it.
         what: String,
     },
+    /// A value that cannot be averaged or ranked.
+    #[error("value number {index} is NaN; find out which run produced it, since it cannot be averaged or ranked")]
+    NotANumber {
+        /// Its place in the list, from 0.
+        index: usize,
+    },
+    /// An example that only one of two methods has answered.
+    #[error(
+        "the example `{id}` has a result of only one of the two methods; run both on the same examples (a failed example \
+         counts as 0, a missing one cannot be paired)"
+    )]
+    Unpaired {
+        /// The example.
+        id: String,
+    },
+    /// Two rankings of different cache entries.
+    #[error("the two rankings hold different positions; restrict both to what they share")]
+    OtherPositions,
 }

@@ -5,9 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+mod dice;
 mod error;
 pub mod metrics;
 mod python;
+pub mod statistics;
+pub mod trace;
 mod truncation;
 
 pub use error::EvalError;

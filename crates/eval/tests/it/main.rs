@@ -1,4 +1,5 @@
 //! Does the harness agree with the original scripts, and does it refuse what it cannot read?
 
 mod metrics;
+mod statistics;
 mod support;
