@@ -1,8 +1,10 @@
 //! What can go wrong in an evaluation, each time with what to do next.
 
+use std::io;
 use std::path::PathBuf;
 
 use crate::metrics::Metric;
+use crate::ruler::RulerTask;
 
 /// Failures of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -51,4 +53,58 @@ pub enum EvalError {
     /// Two rankings of different cache entries.
     #[error("the two rankings hold different positions; restrict both to what they share")]
     OtherPositions,
+    /// A file cannot be read at all.
+    #[error("{} cannot be read: {source}; check the path", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// A file is not of the format that was expected.
+    #[error("{}:{line}: {what}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong there.
+        what: String,
+    },
+    /// A length in which the task's shortest sample does not fit.
+    #[error("{task} does not fit into {length} tokens, its shortest sample takes {needed}; ask for a longer context")]
+    TooShort {
+        /// The task.
+        task: RulerTask,
+        /// Tokens asked for, answer included.
+        length: usize,
+        /// Tokens needed.
+        needed: usize,
+    },
+    /// A question task without its data.
+    #[error("{task} asks the questions of {file}; give that file, or take facts_1 and facts_2, which need none")]
+    NoQuestions {
+        /// The task.
+        task: RulerTask,
+        /// The data set and its file.
+        file: &'static str,
+    },
+    /// An index beyond the last question.
+    #[error("{task} has {available} questions, so there is no sample {index}; ask for fewer samples")]
+    NoSuchQuestion {
+        /// The task.
+        task: RulerTask,
+        /// The index asked for, from 0.
+        index: usize,
+        /// How many questions there are.
+        available: usize,
+    },
+    /// A task that no benchmark has.
+    #[error("there is no task `{name}`; known tasks: {known}")]
+    UnknownTask {
+        /// The name.
+        name: String,
+        /// What there is.
+        known: String,
+    },
 }
