@@ -107,4 +107,13 @@ pub enum EvalError {
         /// What there is.
         known: String,
     },
+    /// A configuration without a task.
+    #[error("the configuration has no prompt and length for `{task}`; give the config folder of a LongBench checkout")]
+    NoPrompt {
+        /// The task.
+        task: String,
+    },
+    /// A grid of lengths and depths that cannot be filled.
+    #[error("the needle grid cannot be filled: {0}")]
+    Grid(String),
 }

@@ -8,6 +8,8 @@
 mod dice;
 mod error;
 mod example;
+mod file;
+pub mod load;
 pub mod metrics;
 mod python;
 pub mod ruler;

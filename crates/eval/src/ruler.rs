@@ -31,6 +31,7 @@ pub use haystack::Prose;
 pub use profile::RulerProfile;
 pub use questions::QuestionSet;
 pub use wording::Wording;
+pub(crate) use wording::fill;
 pub use words::WordLists;
 
 use std::borrow::Cow;

@@ -1,6 +1,5 @@
 //! In what is a needle hidden?
 
-use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -8,6 +7,7 @@ use serde::Deserialize;
 
 use crate::EvalError;
 use crate::dice::Dice;
+use crate::file;
 use crate::python;
 
 /// Running prose, as words. The official benchmark uses essays that cannot be passed on; the built-in prose is generated.
@@ -42,24 +42,26 @@ impl Prose {
         struct Essays {
             text: String,
         }
-        let bad = |line, what: String| EvalError::Format {
-            path: path.to_owned(),
-            line,
-            what,
+        let text = if path.extension().is_some_and(|extension| extension == "json") {
+            file::json::<Essays>(path)?.text
+        } else {
+            file::text(path)?
         };
-        let mut text = fs::read_to_string(path).map_err(|source| EvalError::Unreadable {
-            path: path.to_owned(),
-            source,
-        })?;
-        if path.extension().is_some_and(|extension| extension == "json") {
-            let essays: Essays = serde_json::from_str(&text).map_err(|error| bad(error.line(), error.to_string()))?;
-            text = essays.text;
-        }
         let words: Vec<String> = python::split(&text).map(str::to_owned).collect();
         if words.is_empty() {
-            return Err(bad(1, "there is no text to hide a needle in".into()));
+            let what = "there is no text to hide a needle in".into();
+            return Err(EvalError::Format {
+                path: path.to_owned(),
+                line: 1,
+                what,
+            });
         }
         Ok(Self { words })
+    }
+
+    /// All of it, words separated by single spaces.
+    pub(crate) fn text(&self) -> String {
+        self.words.join(" ")
     }
 
     /// How many words there are before they repeat.

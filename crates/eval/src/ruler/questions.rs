@@ -1,16 +1,15 @@
 //! Which document answers a question, and among which others does it stand?
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::Path;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::{Draft, Ruler};
 use crate::EvalError;
 use crate::dice::Dice;
+use crate::file;
 
 /// Questions over a corpus of documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,11 +34,11 @@ impl QuestionSet {
     ///
     /// The file cannot be read, is of another format, or has no question with an answer.
     pub fn from_squad(path: &Path) -> Result<Self, EvalError> {
-        let file: squad::File = read_json(path)?;
-        let paragraphs = || file.data.iter().flat_map(|article| &article.paragraphs);
+        let squad: squad::File = file::json(path)?;
+        let paragraphs = || squad.data.iter().flat_map(|article| &article.paragraphs);
         let (documents, index) = corpus(paragraphs().map(|paragraph| paragraph.context.clone()));
         let mut questions = Vec::new();
-        for article in &file.data {
+        for article in &squad.data {
             let all: Vec<usize> = article
                 .paragraphs
                 .iter()
@@ -64,7 +63,7 @@ impl QuestionSet {
     ///
     /// The file cannot be read, is of another format, or has no question with an answer.
     pub fn from_hotpotqa(path: &Path) -> Result<Self, EvalError> {
-        let items: Vec<hotpotqa::Item> = read_json(path)?;
+        let items: Vec<hotpotqa::Item> = file::json(path)?;
         let text = |(title, sentences): &(String, Vec<String>)| format!("{title}\n{}", sentences.concat());
         let (documents, index) = corpus(items.iter().flat_map(|item| &item.context).map(text));
         let questions = items.iter().map(|item| Question {
@@ -168,18 +167,6 @@ fn corpus(documents: impl Iterator<Item = String>) -> (Vec<String>, BTreeMap<Str
     let documents: BTreeSet<String> = documents.collect();
     let index = documents.iter().cloned().zip(0..).collect();
     (documents.into_iter().collect(), index)
-}
-
-fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, EvalError> {
-    let text = fs::read_to_string(path).map_err(|source| EvalError::Unreadable {
-        path: path.to_owned(),
-        source,
-    })?;
-    serde_json::from_str(&text).map_err(|error| EvalError::Format {
-        path: path.to_owned(),
-        line: error.line(),
-        what: error.to_string(),
-    })
 }
 
 mod squad {

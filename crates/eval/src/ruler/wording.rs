@@ -1,13 +1,13 @@
 //! In which words is a task put?
 
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
 use super::Family;
 use crate::EvalError;
+use crate::file;
 
 /// Prompt texts of all tasks. Ours are built in; the official ones are read from a checkout of NVIDIA/RULER.
 #[derive(Debug, Clone)]
@@ -115,10 +115,7 @@ impl Wording {
         let folder = ruler.join("scripts/data/synthetic");
         let literals = |name: &str| {
             let path = folder.join(name);
-            let text = fs::read_to_string(&path).map_err(|source| EvalError::Unreadable {
-                path: path.clone(),
-                source,
-            })?;
+            let text = file::text(&path)?;
             let literals = string_literals(&text);
             Ok(move |what: &str, hash: &str| {
                 let found = literals.iter().find(|literal| short_hash(literal) == hash).cloned();
@@ -210,7 +207,7 @@ fn short_hash(text: &str) -> String {
 }
 
 /// Replaces `{name}` by its value; what is inserted is not looked at again.
-fn fill(template: &str, slots: &[(&str, &str)]) -> String {
+pub(crate) fn fill(template: &str, slots: &[(&str, &str)]) -> String {
     let mut filled = String::with_capacity(template.len());
     let mut rest = template;
     while let Some(open) = rest.find('{') {

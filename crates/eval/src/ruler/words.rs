@@ -1,11 +1,11 @@
 //! Which words are keys and list items made of?
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use crate::EvalError;
 use crate::dice::Dice;
+use crate::file;
 
 /// Nouns, adjectives and verbs. The official benchmark takes those of the Python package `wonderwords`, whose versions
 /// differ; ours are built in.
@@ -33,10 +33,7 @@ impl WordLists {
     pub fn from_folder(folder: &Path) -> Result<Self, EvalError> {
         let list = |name: &str| {
             let path = folder.join(name);
-            let text = fs::read_to_string(&path).map_err(|source| EvalError::Unreadable {
-                path: path.clone(),
-                source,
-            })?;
+            let text = file::text(&path)?;
             let words: Vec<String> = text
                 .lines()
                 .map(str::trim)
