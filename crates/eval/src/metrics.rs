@@ -1,11 +1,13 @@
 //! How good is an answer, to the last digit of the original benchmark?
 
+mod averages;
 mod chinese;
 mod matching;
 mod rouge;
 mod similarity;
 mod words;
 
+pub use averages::{LengthAverages, category_average, effective_length, length_averages};
 pub use chinese::ChineseWords;
 pub use rouge::{Overlap, Rouge};
 pub use similarity::LineSimilarity;
