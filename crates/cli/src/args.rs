@@ -1,5 +1,7 @@
 //! What can be typed? The definition of the command line, from which parsing and help come.
 
+mod eval;
+
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
@@ -8,6 +10,8 @@ use inertiakv::policy::{Budget, Method};
 use inertiakv::{KvType, catalog};
 
 use crate::settings;
+
+pub(crate) use eval::{EvalArguments, EvalCommand, EvalRunArguments, RulerArguments};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -145,6 +149,9 @@ pub(crate) enum Command {
     /// Measure speed, memory and where the time goes
     #[command(after_long_help = BENCH_EXAMPLES)]
     Bench(BenchArguments),
+    /// Measure what methods cost in quality
+    #[command(after_long_help = eval::EXAMPLES)]
+    Eval(EvalArguments),
     /// List the eviction methods, or explain one
     #[command(after_long_help = METHODS_EXAMPLES)]
     Methods(MethodsArguments),

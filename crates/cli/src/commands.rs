@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compare;
 pub(crate) mod demo;
+pub(crate) mod eval;
 pub(crate) mod methods;
 pub(crate) mod models;
 pub(crate) mod perplexity;

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Chat(arguments) => commands::chat::run(arguments, &printer),
         Command::Perplexity(arguments) => commands::perplexity::run(arguments, &printer),
         Command::Bench(arguments) => commands::bench::run(arguments, &printer),
+        Command::Eval(arguments) => commands::eval::run(arguments, &printer),
         Command::Methods(arguments) => commands::methods::run(arguments, &printer),
         Command::Models(arguments) => commands::models::run(arguments, &printer),
     };

@@ -1,6 +1,6 @@
 //! Which tokens are prefilled, and which are a decode step?
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use inertiakv::Engine;
 use inertiakv::chat_template::{ChatTemplate, Message, TemplateError};
 use inertiakv::tokenizer::Segment;
@@ -95,41 +95,27 @@ pub(crate) struct QuestionPrompt {
 impl QuestionPrompt {
     /// The context as the beginning of a user message, an empty line after it.
     pub(crate) fn new(engine: &Engine, system: Option<&str>, context: &str) -> anyhow::Result<Self> {
-        // The template is rendered with marks instead of texts, and then read as segments: control tokens come from the
-        // template alone, and it is known where the question begins. Marks have no spaces, as templates may trim.
         let texts: Vec<&str> = system.into_iter().chain([context.trim_end()]).collect();
-        let marks: Vec<String> = (0..=texts.len())
-            .map(|index| format!("\u{f8ff}{index}\u{f8ff}"))
-            .collect();
-        let system = system.map(|_| Message::system(&marks[0]));
-        let user = Message::user(format!("{}\n\n{}", marks[texts.len() - 1], marks[texts.len()]));
-        let messages: Vec<Message> = system.into_iter().chain([user]).collect();
-        let rendered = template(engine)?.render(&messages, true)?;
-
-        let unusable = || anyhow!("the chat template of this model rearranges messages, so --question needs --raw");
-        let mut rest = rendered.as_str();
-        let mut segments = Vec::new();
-        for (mark, text) in marks.iter().zip(texts) {
-            let (before, after) = rest.split_once(mark).ok_or_else(unusable)?;
-            segments.push(Segment {
-                text: before,
-                parse_special: true,
-            });
-            segments.push(Segment {
-                text,
-                parse_special: false,
-            });
-            rest = after;
-        }
-        let (before, end) = rest.split_once(&marks[marks.len() - 1]).ok_or_else(unusable)?;
-        segments.push(Segment {
-            text: before,
+        let mut around = template(engine)?.around(system.is_some(), &["\n\n"])?;
+        let end = around.pop().unwrap_or_default();
+        let control = |text| Segment {
+            text,
             parse_special: true,
-        });
+        };
+        let plain = |text| Segment {
+            text,
+            parse_special: false,
+        };
+        // Control tokens come from the template alone.
+        let mut segments = Vec::new();
+        for (before, text) in around.iter().zip(texts) {
+            segments.extend([control(before.as_str()), plain(text)]);
+        }
+        segments.push(control(&around[around.len() - 1]));
         let tokenizer = engine.tokenizer();
         Ok(Self {
             prefill: tokenizer.with_bos(tokenizer.encode_segments(&segments)),
-            end: end.to_owned(),
+            end,
         })
     }
 

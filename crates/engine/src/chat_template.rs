@@ -44,6 +44,10 @@ pub enum TemplateError {
         "the messages use every private-use character, so nothing is left to mark control tokens with; remove some"
     )]
     NoMark,
+    #[error(
+        "the chat template of this model rearranges messages, so what it puts around a text is not known; use --raw"
+    )]
+    NoParts,
 }
 
 /// One message of a conversation.
@@ -176,6 +180,35 @@ impl ChatTemplate {
         let mark = self.unused_characters(messages).next().ok_or(TemplateError::NoMark)?;
         let text = self.render(&marked(tokenizer, messages, mark), add_generation_prompt)?;
         Ok(tokenizer.with_bos(tokenizer.encode_marked(&text, mark)))
+    }
+
+    /// What the template puts around the parts of one user message, which are joined by `joints`, and around the system
+    /// message before it if there is one: what stands before the first part, between any two, and after the last.
+    ///
+    /// # Errors
+    /// [`TemplateError::NoParts`] if the template rearranges or changes messages.
+    pub fn around(&self, system: bool, joints: &[&str]) -> Result<Vec<String>, TemplateError> {
+        // Marks have no spaces, as templates may trim.
+        let marks: Vec<String> = (0..usize::from(system) + joints.len() + 1)
+            .map(|index| format!("\u{f8ff}{index}\u{f8ff}"))
+            .collect();
+        let (first, parts) = marks.split_at(usize::from(system));
+        let mut user = parts[0].clone();
+        for (joint, part) in joints.iter().zip(&parts[1..]) {
+            user.push_str(joint);
+            user.push_str(part);
+        }
+        let messages: Vec<Message> = first.iter().map(Message::system).chain([Message::user(user)]).collect();
+        let rendered = self.render(&messages, true)?;
+        let mut rest = rendered.as_str();
+        let mut around = Vec::with_capacity(marks.len() + 1);
+        for mark in &marks {
+            let (before, after) = rest.split_once(mark).ok_or(TemplateError::NoParts)?;
+            around.push(before.to_owned());
+            rest = after;
+        }
+        around.push(rest.to_owned());
+        Ok(around)
     }
 
     /// The tokens that continue a conversation whose text the model has already read or written: what follows the text

@@ -10,6 +10,45 @@ use crate::ruler::RulerTask;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EvalError {
+    /// No profile of RULER.
+    #[error("`{name}` is no profile of RULER; use one of own, ruler-2026, ruler-legacy, kvpress")]
+    UnknownProfile {
+        /// The name as written.
+        name: String,
+    },
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] inertiakv::Error),
+    /// A prompt that does not fit, of a benchmark that does not cut.
+    #[error(
+        "`{id}` takes {tokens} tokens with its answer, but the context is {limit}; leave it out or use a longer context"
+    )]
+    TooLong {
+        /// The example.
+        id: String,
+        /// Tokens it takes.
+        tokens: usize,
+        /// Tokens there are.
+        limit: usize,
+    },
+    /// A folder of results cannot be used.
+    #[error("the results in {} cannot be used: {source}", path.display())]
+    Results {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A line of results that is no record.
+    #[error("{}:{line} is no record ({reason}); move the file away or repair the line", path.display())]
+    NotARecord {
+        /// The file.
+        path: PathBuf,
+        /// Line number.
+        line: usize,
+        /// Why.
+        reason: String,
+    },
     /// An example's references do not fit its metric.
     #[error("the answer cannot be scored with {metric:?}: {what}; correct the example's references")]
     Reference {

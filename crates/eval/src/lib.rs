@@ -1,7 +1,7 @@
 //! What does eviction cost in quality?
 //!
-//! Benchmarks (generated or read from files), their metrics to the last digit, and paired statistics. Pure code: models
-//! and caches are run elsewhere.
+//! Benchmarks (generated or read from files), their metrics to the last digit, and paired statistics; [`run`] runs many
+//! methods over one prefill per example and keeps what comes out.
 
 #![forbid(unsafe_code)]
 
@@ -13,6 +13,7 @@ pub mod load;
 pub mod metrics;
 mod python;
 pub mod ruler;
+pub mod run;
 pub mod statistics;
 pub mod trace;
 mod truncation;

@@ -1,6 +1,7 @@
 //! The command as a person or a script sees it: one binary, one module per concern.
 
 mod demo;
+mod eval;
 mod help;
 #[cfg(unix)]
 mod interrupt;

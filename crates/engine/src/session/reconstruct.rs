@@ -13,7 +13,6 @@ use inertiakv_kernels::cache::KvCache;
 use super::{CHUNK, Session};
 use crate::Error;
 use crate::backend::CpuBackend;
-use crate::chat_template::Message;
 use crate::decoder::{Capture, Observer, Profile, Sequence};
 use crate::engine::{Engine, Logits};
 
@@ -39,19 +38,15 @@ pub(super) struct Requests {
 impl Requests {
     fn of(engine: &Engine) -> Result<Self, Error> {
         let tokenizer = engine.tokenizer();
-        // Without spaces, as templates may trim.
-        let mark = "\u{f8ff}";
-        let frame = match engine.chat_template() {
-            Some(template) => template.render(&[Message::user(mark)], true)?,
-            None => format!("{mark}\n"),
+        let around = match engine.chat_template() {
+            Some(template) => template.around(false, &[])?,
+            None => vec![String::new(), "\n".to_owned()],
         };
-        // A template that changes the message has no such frame; then nothing before the context is left out.
-        let (before, end) = frame.split_once(mark).unwrap_or(("", "\n"));
         Ok(Self {
-            before: tokenizer.with_bos(tokenizer.encode(before, true)),
+            before: tokenizer.with_bos(tokenizer.encode(&around[0], true)),
             all: tokenizer.encode(REPEAT_ALL, false),
             part: tokenizer.encode(REPEAT_PART, false),
-            end: tokenizer.encode(end, true),
+            end: tokenizer.encode(&around[1], true),
         })
     }
 

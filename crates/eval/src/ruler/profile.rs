@@ -1,6 +1,11 @@
 //! Whose rules make an example?
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::{Deserialize, Serialize};
+
+use crate::EvalError;
 
 /// A set of generation rules. The official ones have defects that change scores, so they are kept apart by name:
 ///
@@ -72,5 +77,23 @@ impl RulerProfile {
     /// The rules of 2024.
     pub(super) fn is_legacy(self) -> bool {
         matches!(self, Self::RulerLegacy | Self::Kvpress)
+    }
+}
+
+impl FromStr for RulerProfile {
+    type Err = EvalError;
+
+    fn from_str(name: &str) -> Result<Self, EvalError> {
+        let unknown = || EvalError::UnknownProfile { name: name.to_owned() };
+        Self::ALL
+            .into_iter()
+            .find(|profile| profile.name() == name)
+            .ok_or_else(unknown)
+    }
+}
+
+impl fmt::Display for RulerProfile {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
     }
 }

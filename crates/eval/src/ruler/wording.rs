@@ -117,7 +117,7 @@ impl Wording {
             let path = folder.join(name);
             let text = file::text(&path)?;
             let literals = string_literals(&text);
-            Ok(move |what: &str, hash: &str| {
+            Ok::<_, EvalError>(move |what: &str, hash: &str| {
                 let found = literals.iter().find(|literal| short_hash(literal) == hash).cloned();
                 found.ok_or_else(|| EvalError::Format {
                     path: path.clone(),

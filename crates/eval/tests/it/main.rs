@@ -1,7 +1,8 @@
-//! Does the harness agree with the original scripts, and does it refuse what it cannot read?
+//! Does the harness agree with the original scripts, does it refuse what it cannot read, and does a run lose nothing?
 
 mod load;
 mod metrics;
 mod ruler;
+mod run;
 mod statistics;
 mod support;

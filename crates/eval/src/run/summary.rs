@@ -1,0 +1,154 @@
+//! How do methods compare over all examples?
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::results::Outcome;
+use crate::EvalError;
+use crate::statistics::{Bootstrap, Interval, Outcomes, Unit, differences};
+
+/// One method over all tasks.
+#[derive(Debug, Clone, Serialize)]
+pub struct MethodSummary {
+    /// Its textual form.
+    pub method: String,
+    /// Mean score in percent of every task that all methods have run.
+    pub tasks: BTreeMap<String, f64>,
+    /// Mean of the tasks' means, in percent.
+    pub mean: f64,
+    /// Examples, failed ones included.
+    pub examples: usize,
+    /// Examples that failed, which count 0.
+    pub failed: usize,
+    /// Difference to the reference in points, with its paired bootstrap interval over examples within tasks; `None` for
+    /// the reference.
+    pub difference: Option<Interval>,
+    /// Examples that are better, the same and worse than with the reference.
+    pub outcomes: Option<Outcomes>,
+}
+
+/// All methods over the examples that every one of them has run; the first of `methods` is the reference.
+///
+/// A task is what the benchmark calls so, and its `length` label where it has one.
+///
+/// # Errors
+///
+/// A score is NaN.
+pub fn summarise<'a>(
+    outcomes: impl IntoIterator<Item = &'a Outcome>,
+    methods: &[String],
+    bootstrap: &Bootstrap,
+) -> Result<Vec<MethodSummary>, EvalError> {
+    // Per task and method, the score of every example.
+    let mut scores: BTreeMap<String, BTreeMap<&str, BTreeMap<String, Option<f64>>>> = BTreeMap::new();
+    for outcome in outcomes {
+        if methods.contains(&outcome.method) {
+            let task = match outcome.labels.get("length") {
+                Some(length) => format!("{} {length}", outcome.task),
+                None => outcome.task.clone(),
+            };
+            let of_method = scores.entry(task).or_default().entry(&outcome.method).or_default();
+            of_method.insert(outcome.id.clone(), outcome.score);
+        }
+    }
+    for of_methods in scores.values_mut() {
+        let common = |id: &String| {
+            methods
+                .iter()
+                .all(|m| of_methods.get(m.as_str()).is_some_and(|s| s.contains_key(id)))
+        };
+        let ids: BTreeSet<String> = of_methods
+            .values()
+            .flat_map(|s| s.keys())
+            .filter(|id| common(id))
+            .cloned()
+            .collect();
+        for of_method in of_methods.values_mut() {
+            of_method.retain(|id, _| ids.contains(id));
+        }
+    }
+    scores.retain(|_, of_methods| of_methods.values().any(|s| !s.is_empty()));
+    methods
+        .iter()
+        .map(|method| summary_of(method, &scores, &methods[0], bootstrap))
+        .collect()
+}
+
+type Scores<'a> = BTreeMap<String, BTreeMap<&'a str, BTreeMap<String, Option<f64>>>>;
+
+fn summary_of(
+    method: &str,
+    scores: &Scores<'_>,
+    reference: &str,
+    bootstrap: &Bootstrap,
+) -> Result<MethodSummary, EvalError> {
+    let mut tasks = BTreeMap::new();
+    let (mut examples, mut failed) = (0, 0);
+    let mut units = Vec::new();
+    let mut all = Vec::new();
+    for (task, of_methods) in scores {
+        let own = &of_methods[method];
+        let sum: f64 = own.values().map(|score| score.unwrap_or(0.0)).sum();
+        tasks.insert(task.clone(), 100.0 * sum / own.len() as f64);
+        examples += own.len();
+        failed += own.values().filter(|score| score.is_none()).count();
+        let paired: Vec<f64> = differences(own, &of_methods[reference])?;
+        units.push(
+            paired
+                .iter()
+                .map(|difference| Unit::from(100.0 * difference))
+                .collect::<Vec<_>>(),
+        );
+        all.extend(paired);
+    }
+    let is_reference = method == reference;
+    Ok(MethodSummary {
+        method: method.to_owned(),
+        mean: tasks.values().sum::<f64>() / tasks.len().max(1) as f64,
+        tasks,
+        examples,
+        failed,
+        difference: if is_reference {
+            None
+        } else {
+            bootstrap.interval(&units)?
+        },
+        outcomes: (!is_reference).then(|| Outcomes::of(&all)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(method: &str, id: &str, score: Option<f64>) -> Outcome {
+        Outcome {
+            key: format!("{method}/{id}"),
+            id: id.to_owned(),
+            task: "t".to_owned(),
+            labels: BTreeMap::from([("length".to_owned(), "512".to_owned())]),
+            method: method.to_owned(),
+            score,
+            error: score.is_none().then(|| "failed".to_owned()),
+        }
+    }
+
+    #[test]
+    fn only_examples_that_all_methods_have_run_count() {
+        let outcomes = [
+            outcome("full", "a", Some(1.0)),
+            outcome("full", "b", Some(0.5)),
+            outcome("full", "c", Some(0.0)),
+            outcome("x", "a", Some(0.5)),
+            outcome("x", "b", None),
+        ];
+        let methods = ["full".to_owned(), "x".to_owned()];
+        let found = summarise(&outcomes, &methods, &Bootstrap::default()).unwrap();
+        assert_eq!(found[0].tasks, BTreeMap::from([("t 512".to_owned(), 75.0)]));
+        assert_eq!((found[1].mean, found[1].failed, found[1].examples), (25.0, 1, 2));
+        assert_eq!(found[1].difference.as_ref().unwrap().mean, -50.0);
+        assert_eq!(found[1].outcomes.unwrap().losses, 2);
+        assert!(found[0].difference.is_none());
+    }
+}
