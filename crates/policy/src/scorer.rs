@@ -201,6 +201,18 @@ pub struct Features {
 }
 
 impl Features {
+    /// What either asks for.
+    #[must_use]
+    pub fn and(self, other: Features) -> Features {
+        Features {
+            mass: self.mass || other.mass,
+            value_norm: self.value_norm || other.value_norm,
+            key_norm: self.key_norm || other.key_norm,
+            key_similarity: self.key_similarity || other.key_similarity,
+            relevance: self.relevance || other.relevance,
+        }
+    }
+
     /// One flag for each of [`HeadObservation::values`].
     pub(crate) fn flags(self) -> [bool; 5] {
         let Features {
