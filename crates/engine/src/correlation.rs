@@ -184,45 +184,47 @@ struct Study<'a> {
 
 impl Study<'_> {
     fn look(&mut self, look: &Look<'_>) -> Result<(), Error> {
-        let Self {
-            engine,
-            options,
-            features,
-            sums,
-        } = self;
-        let (layer, group) = (look.layer, engine.config().group());
-        // Nothing has left, so rows are positions.
-        let positions: Vec<u32> = (0..=look.position as u32).collect();
-        let wanted = [&[Scorer::Attention], options.scorers.as_slice()]
-            .concat()
-            .into_iter()
-            .fold(Features::default(), |wanted, scorer| wanted.and(scorer.features()));
-        features.read(look.cache, layer, wanted);
-        let scores = |scorer: Scorer, features: &EntryFeatures| {
-            scorer.scores(layer, &positions, group, 1, &features.observations(Some(look.mass)))
-        };
-        let attention = scores(Scorer::Attention, features)?;
-        let best = options.budget.entries(positions.len(), positions.len());
-        for (&scorer, sums) in options.scorers.iter().zip(sums) {
-            match scorer {
-                Scorer::Learned => {
-                    let learned = engine.learned(&scorer)?;
-                    learned.relevance(look.cache, layer, look.query, &mut features.relevance);
-                }
-                Scorer::ExpectedAttention(future) => {
-                    let next = look.position + 1;
-                    let positions = next..next + future as usize;
-                    let out = &mut features.relevance;
-                    engine.expected_attention(look.cache, layer, look.statistics, positions, 0, out);
-                }
-                _ => {}
-            }
-            let scores = scores(scorer, features)?;
-            sums[layer].spearman.add(spearman(&scores, &attention));
-            let best = best.unwrap_or(positions.len());
-            sums[layer].jaccard.add(top_jaccard(&scores, &attention, best));
+        let options = self.options;
+        self.read(look);
+        let attention = self.scores(Scorer::Attention, look)?;
+        let entries = attention.len();
+        let best = options.budget.entries(entries, entries).unwrap_or(entries);
+        for (index, &scorer) in options.scorers.iter().enumerate() {
+            let scores = self.scores(scorer, look)?;
+            let sums = &mut self.sums[index][look.layer];
+            sums.spearman.add(spearman(&scores, &attention));
+            sums.jaccard.add(top_jaccard(&scores, &attention, best));
         }
         Ok(())
+    }
+
+    /// Reads from the cache what any of the scorers asks for.
+    fn read(&mut self, look: &Look<'_>) {
+        let scorers = self.options.scorers.iter();
+        let wanted = scorers.fold(Features::default(), |wanted, scorer| wanted.and(scorer.features()));
+        self.features.read(look.cache, look.layer, wanted);
+    }
+
+    /// What a scorer says of the entries of a layer that has been read.
+    fn scores(&mut self, scorer: Scorer, look: &Look<'_>) -> Result<Vec<f32>, Error> {
+        let Self { engine, features, .. } = self;
+        match scorer {
+            Scorer::Learned => {
+                let learned = engine.learned(&scorer)?;
+                learned.relevance(look.cache, look.layer, look.query, &mut features.relevance);
+            }
+            Scorer::ExpectedAttention(future) => {
+                let next = look.position + 1;
+                let positions = next..next + future as usize;
+                let out = &mut features.relevance;
+                engine.expected_attention(look.cache, look.layer, look.statistics, positions, 0, out);
+            }
+            _ => {}
+        }
+        // Nothing has left, so rows are positions.
+        let positions: Vec<u32> = (0..=look.position as u32).collect();
+        let heads = features.observations(Some(look.mass));
+        Ok(scorer.scores(look.layer, &positions, engine.config().group(), 1, &heads)?)
     }
 }
 
@@ -254,7 +256,71 @@ impl Mean {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mean, Summary};
+    use std::ops::ControlFlow;
+
+    use inertiakv_policy::Scorer;
+
+    use super::{CorrelationOptions, EntryFeatures, Mean, Study, Summary};
+    use crate::testing::TinyModel;
+    use crate::{Engine, EngineOptions, Training, TrainingOptions};
+
+    #[test]
+    fn scores_are_those_by_which_a_step_evicts() {
+        let go_on = || ControlFlow::Continue(());
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tiny.gguf");
+        TinyModel::default().write(&path).unwrap();
+        let engine = Engine::open(&path, &EngineOptions::default()).unwrap();
+        let tokens: Vec<u32> = (0..400_u32).map(|i| i * i % 241).collect();
+        let training = Training::new(
+            &engine,
+            &tokens,
+            &TrainingOptions {
+                window: 64,
+                ..TrainingOptions::default()
+            },
+        );
+        let engine = engine.with_scorer(training.unwrap().scorer().clone()).unwrap();
+        let mut options = CorrelationOptions::default();
+        options.scorers.retain(|scorer| !scorer.is_of_prompt());
+        options.scorers.push(Scorer::Learned);
+        let mut study = Study {
+            engine: &engine,
+            options: &options,
+            features: EntryFeatures::default(),
+            sums: Vec::new(),
+        };
+        // The last part is one token, as the step is, so that every bit is the same.
+        let mut scores = Vec::new();
+        let mut show = |look: &super::Look<'_>| {
+            study.read(look);
+            for &scorer in &options.scorers {
+                if look.position == 99 {
+                    scores.push((scorer, look.layer, study.scores(scorer, look)?));
+                }
+            }
+            Ok(())
+        };
+        engine
+            .look(&tokens[..100], &[98, 99], false, &mut { go_on }, &mut show)
+            .unwrap();
+        assert_eq!(scores.len(), 2 * 8);
+        for (scorer, layer, scores) in scores {
+            let method = format!("inertia:scorer={scorer},aggregation=single-step,coupling=per-layer,tokens=10");
+            let mut session = engine.session(&method.parse().unwrap()).unwrap();
+            session.prefill(&tokens[..99], &mut |_, _| go_on()).unwrap();
+            session.step(&tokens[99..100]).unwrap();
+            let mut best: Vec<u32> = (0..100).collect();
+            best.sort_by(|&a, &b| scores[b as usize].total_cmp(&scores[a as usize]).then(b.cmp(&a)));
+            best.truncate(10);
+            best.sort_unstable();
+            assert_eq!(
+                session.policy().unwrap().retained(layer, 0),
+                best,
+                "{scorer}, layer {layer}"
+            );
+        }
+    }
 
     #[test]
     fn what_is_not_defined_is_left_out() {

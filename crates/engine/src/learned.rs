@@ -235,3 +235,153 @@ fn sum(heads: &[Vec<f32>]) -> Vec<f32> {
     }
     total
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use inertiakv_kernels::cache::{KvConfig, KvPool, KvType};
+    use rand_chacha::rand_core::SeedableRng;
+
+    const SHAPE: ScorerShape = ScorerShape {
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+    };
+    const ENTRIES: usize = 40;
+
+    struct World {
+        scorer: LearnedScorer,
+        cache: KvCache,
+        /// `[entries][kv_heads][head_dim]` of layer 1.
+        keys: Vec<f32>,
+        query: Vec<f32>,
+        mass: Mass,
+    }
+
+    fn world() -> World {
+        let mut random = ChaCha8Rng::seed_from_u64(5);
+        let mut draw = |count: usize, spread: f32| -> Vec<f32> {
+            let number = |_| spread * ((f64::from(random.next_u32()) / 2_f64.powi(31) - 1.0) as f32);
+            (0..count).map(number).collect()
+        };
+        let pool = KvPool::new(
+            KvConfig {
+                layers: SHAPE.layers,
+                kv_heads: SHAPE.kv_heads,
+                head_dim: SHAPE.head_dim,
+                kv_type: KvType::F32,
+            },
+            None,
+        )
+        .unwrap();
+        let [query_columns, key_columns] = SHAPE.columns();
+        let keys = draw(ENTRIES * key_columns, 1.0);
+        let mut cache = KvCache::new(&pool);
+        cache.append(1, &keys, &keys).unwrap();
+        let mut heads: Vec<Vec<f32>> = (0..2).map(|_| draw(ENTRIES, 1.0)).collect();
+        for mass in &mut heads {
+            mass.iter_mut().for_each(|share| *share = share.abs());
+            let sum: f32 = mass.iter().sum();
+            mass.iter_mut().for_each(|share| *share *= 2.0 / sum);
+        }
+        World {
+            scorer: LearnedScorer {
+                model: "none".to_owned(),
+                shape: SHAPE,
+                parameters: draw(WIDTH * (query_columns + key_columns), 0.2),
+                training: TrainingRecord::default(),
+            },
+            cache,
+            keys,
+            query: draw(query_columns, 1.0),
+            mass: Mass { heads },
+        }
+    }
+
+    /// (W_k k)ᵀ(W_q q)/√64, as it is written.
+    fn plain_scores(world: &World) -> Vec<f64> {
+        let [_, columns] = SHAPE.columns();
+        let (query, key) = world.scorer.matrices();
+        let times = |matrix: &[f32], x: &[f32]| -> Vec<f64> {
+            let row = |row: &[f32]| row.iter().zip(x).map(|(&w, &x)| f64::from(w) * f64::from(x)).sum();
+            matrix.chunks_exact(x.len()).map(row).collect()
+        };
+        let reduced = times(query, &world.query);
+        let score = |k: &[f32]| times(key, k).iter().zip(&reduced).map(|(k, q)| k * q).sum::<f64>() / 8.0;
+        world.keys.chunks_exact(columns).map(score).collect()
+    }
+
+    #[test]
+    fn the_mean_over_heads_is_the_bilinear_form() {
+        let world = world();
+        let mut relevance = vec![Vec::new(); 2];
+        world.scorer.relevance(&world.cache, 1, &world.query, &mut relevance);
+        for (entry, expected) in plain_scores(&world).into_iter().enumerate() {
+            let found = f64::from(relevance[0][entry] + relevance[1][entry]) / 2.0;
+            assert!((found - expected).abs() < 1e-4, "{entry}: {found} is not {expected}");
+        }
+    }
+
+    #[test]
+    fn the_gradient_is_that_of_finite_differences() {
+        let mut world = world();
+        let mut gradient = vec![0.0; world.scorer.parameters()];
+        let World {
+            scorer,
+            cache,
+            query,
+            mass,
+            ..
+        } = &mut world;
+        let loss = scorer.learn(cache, 1, query, mass, &mut gradient);
+        // What is known is added to.
+        let mut twice = gradient.clone();
+        assert_eq!(
+            scorer.learn(cache, 1, query, mass, &mut twice).to_bits(),
+            loss.to_bits()
+        );
+        assert!(
+            twice
+                .iter()
+                .zip(&gradient)
+                .all(|(two, one)| (two - 2.0 * one).abs() < 1e-6)
+        );
+        // One direction over all parameters, then single ones of both matrices.
+        let length = gradient.iter().map(|g| g * g).sum::<f32>().sqrt();
+        let all: Vec<f32> = gradient.iter().map(|g| g / length).collect();
+        let boundary = WIDTH * SHAPE.columns()[0];
+        let single = [3, 1000, boundary + 7, boundary + 900].map(|index| {
+            let mut direction = vec![0.0; all.len()];
+            direction[index] = 1.0;
+            direction
+        });
+        for direction in [vec![all], single.to_vec()].concat() {
+            let at = |change: f32| {
+                let mut changed = scorer.clone();
+                for (parameter, direction) in changed.parameters.iter_mut().zip(&direction) {
+                    *parameter += change * direction;
+                }
+                let mut unused = vec![0.0; direction.len()];
+                f64::from(changed.learn(cache, 1, query, mass, &mut unused))
+            };
+            let slope = (at(0.02) - at(-0.02)) / 0.04;
+            let found: f32 = gradient.iter().zip(&direction).map(|(g, d)| g * d).sum();
+            assert!(
+                (f64::from(found) - slope).abs() < 2e-5 + 0.01 * slope.abs(),
+                "{found} is not {slope}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_wide_model_has_the_papers_number_of_parameters() {
+        let llama = ScorerShape {
+            layers: 32,
+            heads: 32,
+            kv_heads: 8,
+            head_dim: 128,
+        };
+        assert_eq!(WIDTH * llama.columns().iter().sum::<usize>(), 327_680);
+    }
+}

@@ -189,7 +189,7 @@ impl Training {
             .checked_sub(held_out)
             .filter(|&rest| rest >= options.window)
         else {
-            let needed = (options.window + LEAST_HELD_OUT).max((10 * options.window).div_ceil(9));
+            let needed = options.window + LEAST_HELD_OUT.max((options.window - 1) / 9);
             return Err(ScorerError::TextTooShort {
                 tokens: tokens.len(),
                 needed,
