@@ -8,6 +8,7 @@ mod methods;
 mod models;
 mod pipes;
 mod readme;
+mod scorers;
 mod support;
 mod tiny;
 mod usage;
