@@ -326,9 +326,9 @@ mod tests {
     fn what_is_not_defined_is_left_out() {
         let mut mean = Mean::default();
         assert_eq!(mean.value(), None);
-        [Some(1.0), None, Some(2.0)]
-            .into_iter()
-            .for_each(|value| mean.add(value));
+        for value in [Some(1.0), None, Some(2.0)] {
+            mean.add(value);
+        }
         assert_eq!(mean.value(), Some(1.5));
     }
 

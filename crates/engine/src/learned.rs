@@ -281,9 +281,10 @@ mod tests {
         cache.append(1, &keys, &keys).unwrap();
         let mut heads: Vec<Vec<f32>> = (0..2).map(|_| draw(ENTRIES, 1.0)).collect();
         for mass in &mut heads {
-            mass.iter_mut().for_each(|share| *share = share.abs());
-            let sum: f32 = mass.iter().sum();
-            mass.iter_mut().for_each(|share| *share *= 2.0 / sum);
+            let sum: f32 = mass.iter().map(|share| share.abs()).sum();
+            for share in mass {
+                *share = share.abs() * 2.0 / sum;
+            }
         }
         World {
             scorer: LearnedScorer {
@@ -299,7 +300,7 @@ mod tests {
         }
     }
 
-    /// (W_k k)ᵀ(W_q q)/√64, as it is written.
+    /// `(W_k k)ᵀ(W_q q)/√64`, as it is written.
     fn plain_scores(world: &World) -> Vec<f64> {
         let [_, columns] = SHAPE.columns();
         let (query, key) = world.scorer.matrices();

@@ -43,7 +43,9 @@ fn ranks(scores: &[f32]) -> Vec<f64> {
     let mut first = 0;
     for equal in order.chunk_by(|&a, &b| scores[a] == scores[b]) {
         let rank = first as f64 + (equal.len() as f64 - 1.0) / 2.0;
-        equal.iter().for_each(|&entry| ranks[entry] = rank);
+        for &entry in equal {
+            ranks[entry] = rank;
+        }
         first += equal.len();
     }
     ranks
@@ -57,7 +59,9 @@ fn top(scores: &[f32], best: usize) -> Vec<bool> {
         (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)).then(b.cmp(&a))
     });
     let mut top = vec![false; scores.len()];
-    order[..best].iter().for_each(|&entry| top[entry] = true);
+    for &entry in &order[..best] {
+        top[entry] = true;
+    }
     top
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct TrainScorerArguments {
         long,
         visible_alias = "learning-rate",
         value_name = "X",
-        default_value_t = 0.001,
+        default_value_t = 0.003,
         help_heading = "Training"
     )]
     pub(crate) lr: f32,

@@ -18,6 +18,7 @@ use sha2::{Digest, Sha256};
 use super::optimiser::AdamW;
 use super::{LearnedScorer, ScorerError, file};
 use crate::Error;
+use crate::catalog::hexadecimal;
 use crate::correlation::{CorrelationOptions, ScorerCorrelation};
 use crate::engine::Engine;
 use crate::session::samples::{below, query_positions};
@@ -49,7 +50,7 @@ impl Default for TrainingOptions {
     fn default() -> Self {
         Self {
             steps: 500,
-            learning_rate: 1e-3,
+            learning_rate: 3e-3,
             schedule: Schedule::Cosine,
             window: 512,
             queries: 8,
@@ -135,7 +136,7 @@ impl TrainingRecord {
             window: options.window,
             queries: options.queries,
             seed: options.seed,
-            text: hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(),
+            text: hexadecimal(&hash.finalize()),
             losses: Vec::new(),
         }
     }
@@ -294,9 +295,8 @@ impl Training {
             ..CorrelationOptions::default()
         };
         let engine = self.engine.clone().with_scorer(self.scorer.clone())?;
-        let correlation = engine.correlate(&windows, &options, &mut |_, _| flow())?;
-        let [scorer] = <[ScorerCorrelation; 1]>::try_from(correlation.scorers).expect("one was asked for");
-        Ok(scorer)
+        let mut correlation = engine.correlate(&windows, &options, &mut |_, _| flow())?;
+        Ok(correlation.scorers.remove(0))
     }
 
     /// Writes the scorer, with what it takes to resume its training. A file that is there is replaced only when the new

@@ -62,7 +62,6 @@ fn options(steps: usize) -> TrainingOptions {
         steps,
         window: 128,
         queries: 4,
-        learning_rate: 3e-3,
         ..TrainingOptions::default()
     }
 }
