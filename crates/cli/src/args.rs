@@ -1,6 +1,7 @@
 //! What can be typed? The definition of the command line, from which parsing and help come.
 
 mod eval;
+mod scorers;
 
 use std::path::PathBuf;
 
@@ -12,6 +13,7 @@ use inertiakv::{KvType, catalog};
 use crate::settings;
 
 pub(crate) use eval::{EvalArguments, EvalCommand, EvalRunArguments, RulerArguments};
+pub(crate) use scorers::{CorrelateArguments, TrainScorerArguments};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -152,6 +154,12 @@ pub(crate) enum Command {
     /// Measure what methods cost in quality
     #[command(after_long_help = eval::EXAMPLES)]
     Eval(EvalArguments),
+    /// Measure how much each scorer ranks entries as attention does
+    #[command(after_long_help = scorers::CORRELATE_EXAMPLES)]
+    Correlate(CorrelateArguments),
+    /// Train a scorer for the method `learned` on a text
+    #[command(after_long_help = scorers::TRAIN_EXAMPLES, mut_arg("scorer", |argument| argument.hide(true)))]
+    TrainScorer(TrainScorerArguments),
     /// List the eviction methods, or explain one
     #[command(after_long_help = METHODS_EXAMPLES)]
     Methods(MethodsArguments),
@@ -175,6 +183,10 @@ pub(crate) struct ModelArguments {
     /// Threads that compute [default: one per core]
     #[arg(long, value_name = "N", value_parser = settings::at_least_one)]
     pub(crate) threads: Option<usize>,
+
+    /// A scorer that `inertiakv train-scorer` trained on this model, for the method `learned`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) scorer: Option<PathBuf>,
 }
 
 /// The length of a session.

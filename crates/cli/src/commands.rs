@@ -3,12 +3,14 @@
 pub(crate) mod bench;
 pub(crate) mod chat;
 pub(crate) mod compare;
+pub(crate) mod correlate;
 pub(crate) mod demo;
 pub(crate) mod eval;
 pub(crate) mod methods;
 pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod run;
+pub(crate) mod train_scorer;
 
 use std::ops::ControlFlow;
 
@@ -32,6 +34,11 @@ pub(crate) fn standard_methods() -> Vec<Method> {
     ]
     .map(Method::from)
     .to_vec()
+}
+
+/// A correlation, which may not be defined, in a table.
+pub(crate) fn correlation_cell(value: Option<f64>) -> String {
+    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.3}"))
 }
 
 /// A run as it is printed in JSON.

@@ -22,7 +22,18 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 
 /// Whether the user is to blame for how the command was called.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
-    error.chain().any(<dyn std::error::Error>::is::<UsageError>)
+    error
+        .chain()
+        .any(|cause| cause.is::<UsageError>() || cause.downcast_ref().is_some_and(is_wrong_option))
+}
+
+/// What an option asks for cannot be, which only the library sees.
+fn is_wrong_option(error: &inertiakv::Error) -> bool {
+    use inertiakv::{Error, ScorerError};
+    matches!(
+        error,
+        Error::Scorer(ScorerError::Missing { .. } | ScorerError::Option { .. } | ScorerError::Resumed { .. })
+    )
 }
 
 /// Ctrl-C ended the command before it was done.

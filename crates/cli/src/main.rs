@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         Command::Perplexity(arguments) => commands::perplexity::run(arguments, &printer),
         Command::Bench(arguments) => commands::bench::run(arguments, &printer),
         Command::Eval(arguments) => commands::eval::run(arguments, &printer),
+        Command::Correlate(arguments) => commands::correlate::run(arguments, &printer),
+        Command::TrainScorer(arguments) => commands::train_scorer::run(arguments, &printer),
         Command::Methods(arguments) => commands::methods::run(arguments, &printer),
         Command::Models(arguments) => commands::models::run(arguments, &printer),
     };

@@ -18,9 +18,17 @@ pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> a
     let engine = Engine::open(&path, options).map_err(|error| match error {
         // The file is fine, what was asked of it is not.
         Error::ContextOption { .. } | Error::Threads { .. } => usage(error.to_string()),
+        Error::Scorer(error) => error.into(),
         error => anyhow::Error::new(error).context(format!("cannot load `{}`", path.display())),
     })?;
     drop(progress);
+    if let Some(scorer) = engine.scorer().filter(|scorer| scorer.model() != engine.name()) {
+        printer.warn(&format!(
+            "the scorer was trained on `{}`, and this is `{}`; unless both are the same model its ranking means nothing",
+            scorer.model(),
+            engine.name()
+        ));
+    }
     tracing::info!(path = %path.display(), threads = engine.threads(), context = engine.context(), "model loaded");
     Ok(engine)
 }

@@ -76,6 +76,7 @@ pub(crate) fn engine_options(model: &ModelArguments, context: Option<&ContextArg
         kv_type: model.kv_type,
         kv_memory: None,
         context: context.and_then(|arguments| arguments.context),
+        scorer: model.scorer.clone(),
     }
 }
 

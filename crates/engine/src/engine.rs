@@ -1,11 +1,11 @@
 //! What is shared by all sessions of a model: weights, tokenizer, memory, threads?
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Reconstruction};
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
-use inertiakv_policy::{Method, PolicyState, Shape};
+use inertiakv_policy::{Method, PolicyState, Scorer, Shape};
 
 use crate::Error;
 use crate::backend::{Attention, Backend, CpuBackend, MassRequest};
@@ -15,6 +15,7 @@ use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Profile, Sequence, Workspace};
 use crate::gguf::Gguf;
 use crate::info::{ModelInfo, ModelShape};
+use crate::learned::{LearnedScorer, ScorerError};
 use crate::session::{CHUNK, Session};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, Sizes};
@@ -36,12 +37,15 @@ pub struct EngineOptions {
     pub kv_memory: Option<usize>,
     /// Most tokens of a session; `None` for what the model was made for.
     pub context: Option<usize>,
+    /// A trained scorer of this model, for methods that rank by [`Scorer::Learned`].
+    pub scorer: Option<PathBuf>,
 }
 
 /// A loaded model. Clones share everything.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
+    scorer: Option<Arc<LearnedScorer>>,
 }
 
 struct Inner {
@@ -62,6 +66,8 @@ struct Inner {
 impl Engine {
     /// Loads a GGUF file.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
+        // Small, and so wrong at once rather than after the weights are loaded.
+        let scorer = options.scorer.as_deref().map(LearnedScorer::load).transpose()?;
         let file = Gguf::open(path)?;
         let config = ModelConfig::from_gguf(&file)?;
         let context = options.context.unwrap_or(config.context_length);
@@ -112,7 +118,36 @@ impl Engine {
             context,
             workspace: Mutex::default(),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        let engine = Self {
+            inner: Arc::new(inner),
+            scorer: None,
+        };
+        match scorer {
+            Some(scorer) => engine.with_scorer(scorer),
+            None => Ok(engine),
+        }
+    }
+
+    /// The same loaded model with another trained scorer.
+    ///
+    /// # Errors
+    /// If the scorer was trained on a model of other sizes.
+    pub fn with_scorer(mut self, scorer: LearnedScorer) -> Result<Self, Error> {
+        scorer.check(self.config())?;
+        self.scorer = Some(Arc::new(scorer));
+        Ok(self)
+    }
+
+    /// The trained scorer, if there is one.
+    #[must_use]
+    pub fn scorer(&self) -> Option<&LearnedScorer> {
+        self.scorer.as_deref()
+    }
+
+    /// The trained scorer, without which `what` cannot run.
+    pub(crate) fn learned(&self, what: &dyn std::fmt::Display) -> Result<&LearnedScorer, ScorerError> {
+        self.scorer()
+            .ok_or_else(|| ScorerError::Missing { what: what.to_string() })
     }
 
     /// What reports call the model: the stem of its file, which for a model of the catalog is its name there. What the
@@ -203,6 +238,13 @@ impl Engine {
         }
         let decode = &method.decode.policy;
         PolicyState::new(decode, &self.policy_shape(), 0)?;
+        if prefill
+            .into_iter()
+            .chain([decode])
+            .any(|policy| policy.scorer == Scorer::Learned)
+        {
+            self.learned(method)?;
+        }
         // The queries of earlier chunks are gone when the last chunk of a step is scored.
         match prefill.into_iter().chain([decode]).map(|policy| policy.window).max() {
             Some(asked) if asked > CHUNK => Err(Error::ScoringWindow { asked, limit: CHUNK }),

@@ -7,6 +7,7 @@ use inertiakv_policy::PolicyError;
 use crate::chat_template::TemplateError;
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
+use crate::learned::ScorerError;
 use crate::tokenizer::TokenizerError;
 
 /// Why the engine could not do what was asked.
@@ -26,6 +27,8 @@ pub enum Error {
     Policy(#[from] PolicyError),
     #[error(transparent)]
     Cache(#[from] CacheError),
+    #[error(transparent)]
+    Scorer(#[from] ScorerError),
     #[error("tensor `{name}` cannot be used: {source}")]
     Tensor { name: String, source: LinearError },
     #[error("tensor `{name}` has the dimensions {dimensions:?} where a matrix is needed; the file is damaged")]

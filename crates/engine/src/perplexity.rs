@@ -79,11 +79,7 @@ impl Engine {
         let chunks = (tokens.len() / window).min(options.chunks.unwrap_or(usize::MAX));
         let (mut sum, mut scored) = (0.0, 0);
         for (index, chunk) in tokens.chunks_exact(window).take(chunks).enumerate() {
-            let mut chunk = chunk.to_vec();
-            if let (true, Some(bos)) = (self.tokenizer().adds_bos(), self.tokenizer().bos()) {
-                chunk[0] = bos;
-            }
-            self.score_window(&chunk, options.method.as_ref(), &mut |nll| {
+            self.score_window(&self.window(chunk), options.method.as_ref(), &mut |nll| {
                 sum += nll;
                 scored += 1;
             })?;

@@ -4,11 +4,12 @@
 //! attention to, and evicts what the policy gives up (DESIGN: append, attend, score, evict).
 
 mod compress;
-mod features;
+pub(crate) mod features;
 #[cfg(test)]
 mod kvpress;
 mod prompt;
 mod reconstruct;
+pub(crate) mod samples;
 mod step;
 
 use std::ops::ControlFlow;

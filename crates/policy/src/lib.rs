@@ -78,6 +78,7 @@
 
 mod adaptive;
 mod aggregation;
+mod agreement;
 mod budget;
 mod coupling;
 mod error;
@@ -100,6 +101,7 @@ mod text;
 
 pub use adaptive::AdaptiveReport;
 pub use aggregation::Aggregation;
+pub use agreement::{spearman, top_jaccard};
 pub use budget::Budget;
 pub use coupling::{Across, Coupling, Share};
 pub use error::PolicyError;

@@ -98,6 +98,40 @@ impl Scorer {
         matches!(self, Scorer::KeyDiff | Scorer::KeyNorm)
     }
 
+    /// The scores that one layer gives the entries at `positions` after `queries` queries, as a refresh step computes them
+    /// where all heads hold these entries and are pooled by their mean; `group` query heads share a KV head.
+    pub fn scores(
+        self,
+        layer: usize,
+        positions: &[u32],
+        group: usize,
+        queries: usize,
+        heads: &[HeadObservation<'_>],
+    ) -> Result<Vec<f32>, PolicyError> {
+        if self.is_positional() {
+            return Ok(positions.iter().map(|&position| self.of_position(position)).collect());
+        }
+        if queries == 0 {
+            return Err(PolicyError::NoQueries { layer });
+        }
+        for (head, observation) in heads.iter().enumerate() {
+            observation.check(self.features(), layer, head, positions.len())?;
+        }
+        let scoring = Scoring {
+            scorer: self,
+            pooling: HeadPooling::Mean,
+            group,
+            queries,
+        };
+        let mut scores = vec![0.0; positions.len()];
+        if scoring.layer(heads, &mut scores) {
+            Ok(scores)
+        } else {
+            let head = first_not_finite(heads);
+            Err(PolicyError::NotFinite { layer, head })
+        }
+    }
+
     /// The score of a positional scorer; 0 for the others.
     pub(crate) fn of_position(self, position: u32) -> f32 {
         match self {
@@ -167,6 +201,18 @@ pub struct Features {
 }
 
 impl Features {
+    /// What either asks for.
+    #[must_use]
+    pub fn and(self, other: Features) -> Features {
+        Features {
+            mass: self.mass || other.mass,
+            value_norm: self.value_norm || other.value_norm,
+            key_norm: self.key_norm || other.key_norm,
+            key_similarity: self.key_similarity || other.key_similarity,
+            relevance: self.relevance || other.relevance,
+        }
+    }
+
     /// One flag for each of [`HeadObservation::values`].
     pub(crate) fn flags(self) -> [bool; 5] {
         let Features {
@@ -209,6 +255,28 @@ impl<'a> HeadObservation<'a> {
             ("relevance", self.relevance),
         ]
     }
+
+    /// Whether what is needed has one value for each of `rows` rows.
+    pub(crate) fn check(&self, needed: Features, layer: usize, head: usize, rows: usize) -> Result<(), PolicyError> {
+        for (needed, (feature, values)) in needed.flags().into_iter().zip(self.values()) {
+            if needed && values.len() != rows {
+                return Err(PolicyError::RowCount {
+                    layer,
+                    head,
+                    feature,
+                    expected: rows,
+                    found: values.len(),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Only on the way to an error: pooling has lost which head it was.
+pub(crate) fn first_not_finite(heads: &[HeadObservation<'_>]) -> usize {
+    let finite = |head: &HeadObservation<'_>| head.values().into_iter().all(|(_, values)| pooling::all_finite(values));
+    heads.iter().position(|head| !finite(head)).unwrap_or(0)
 }
 
 /// How the raw numbers of a step become scores.
@@ -441,6 +509,46 @@ mod tests {
         ];
         close(&score(Scorer::KeyNorm, 4, 1, &heads, 2), &[-2.0, -2.0]);
         close(&score(Scorer::KeyDiff, 4, 1, &heads, 2), &[-0.5, 0.25]);
+    }
+
+    #[test]
+    fn scores_alone_are_those_of_a_step() {
+        let heads = [
+            HeadObservation {
+                mass: &[2.0, 1.0, 3.0],
+                ..Default::default()
+            },
+            HeadObservation {
+                mass: &[0.0, 6.0, 0.0],
+                ..Default::default()
+            },
+        ];
+        let alone = |scorer: Scorer, rows| scorer.scores(7, &[3, 9, 5][..rows], 3, 2, &heads);
+        for scorer in [Scorer::Attention, Scorer::Entropy] {
+            assert_eq!(alone(scorer, 3).unwrap(), score(scorer, 3, 2, &heads, 3));
+        }
+        assert_eq!(alone(Scorer::Recency, 3).unwrap(), [3.0, 9.0, 5.0]);
+        let missing = alone(Scorer::KeyNorm, 3).unwrap_err();
+        assert!(matches!(
+            missing,
+            PolicyError::RowCount {
+                layer: 7,
+                feature: "key_norm",
+                ..
+            }
+        ));
+        assert!(matches!(alone(Scorer::Attention, 2), Err(PolicyError::RowCount { .. })));
+        let broken = [
+            heads[0],
+            HeadObservation {
+                mass: &[0.0, f32::NAN, 0.0],
+                ..Default::default()
+            },
+        ];
+        let broken = Scorer::Attention.scores(7, &[0, 1, 2], 1, 1, &broken);
+        assert!(matches!(broken, Err(PolicyError::NotFinite { layer: 7, head: 1 })));
+        let unasked = Scorer::Attention.scores(7, &[0, 1, 2], 1, 0, &heads);
+        assert!(matches!(unasked, Err(PolicyError::NoQueries { layer: 7 })));
     }
 
     #[test]

@@ -16,6 +16,8 @@ fn help_texts() {
         "chat",
         "perplexity",
         "bench",
+        "correlate",
+        "train-scorer",
         "methods",
         "models",
     ] {

@@ -109,3 +109,55 @@ fn chat_stops_the_answer_and_goes_on_until_it_is_interrupted_at_the_prompt() {
     assert_eq!(output.status.code(), Some(130));
     assert!(!stderr(&output).contains("error"), "{}", stderr(&output));
 }
+
+#[test]
+fn training_keeps_what_was_learned_and_goes_on() {
+    let world = world();
+    world.file(
+        "text.txt",
+        "The hare ran over the hill and the fox ran after it. ".repeat(100),
+    );
+    let train = [
+        "train-scorer",
+        "-m",
+        "long.gguf",
+        "-f",
+        "text.txt",
+        "-o",
+        "scorer",
+        "--window",
+        "64",
+    ];
+    let steps = ["--steps", "100000", "--schedule", "constant"];
+    let mut child = start(&world, &[&train[..], &steps, &["--save-every", "1"]].concat());
+    // Every step is saved, so the file changes when the training has begun.
+    let scorer = world.path().join("scorer");
+    let size = || std::fs::metadata(&scorer).map_or(0, |file| file.len());
+    let first = loop {
+        match size() {
+            0 => thread::sleep(Duration::from_millis(20)),
+            size => break size,
+        }
+    };
+    while size() == first && child.try_wait().expect("a process").is_none() {
+        thread::sleep(Duration::from_millis(20));
+    }
+    interrupt(&child);
+    let output = child.wait_with_output().expect("the command ends");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(130), "{said}");
+    assert!(
+        said.contains("--resume") && said.contains("interrupted") && !said.contains("error"),
+        "{said}"
+    );
+    let done = said.split(" after ").nth(1).and_then(|rest| rest.split(' ').next());
+    let done: usize = done
+        .and_then(|number| number.replace(',', "").parse().ok())
+        .expect("a number of steps");
+    assert!(done > 0, "{said}");
+
+    let more = (done + 1).to_string();
+    let resume = ["--steps", &more, "--schedule", "constant", "--resume", "--json"];
+    let output = world.run(&[&train[..], &resume].concat());
+    assert_eq!(json_of(&stdout(&output))["steps"], done + 1, "{}", stderr(&output));
+}

@@ -9,6 +9,7 @@ mod methods;
 mod models;
 mod pipes;
 mod readme;
+mod scorers;
 mod support;
 mod tiny;
 mod usage;

@@ -175,20 +175,28 @@ impl Session {
                 continue;
             }
             features.read(&self.cache, layer, needs.features);
-            if let Some(relevance) = relevance {
-                features.relevance = relevance;
-            } else if let Scorer::ExpectedAttention(future) = policy.scorer {
-                let positions = self.position..self.position + future as usize;
-                let statistics = memory.statistics(layer);
-                let skipped = policy.protect.sinks;
-                self.engine.expected_attention(
-                    &self.cache,
-                    layer,
-                    statistics,
-                    positions,
-                    skipped,
-                    &mut features.relevance,
-                );
+            match policy.scorer {
+                Scorer::ExpectedAttention(future) => {
+                    let positions = self.position..self.position + future as usize;
+                    let (statistics, skipped) = (memory.statistics(layer), policy.protect.sinks);
+                    let out = &mut features.relevance;
+                    self.engine
+                        .expected_attention(&self.cache, layer, statistics, positions, skipped, out);
+                }
+                Scorer::Learned => {
+                    let learned = self.engine.learned(&policy.scorer)?;
+                    learned.relevance(
+                        &self.cache,
+                        layer,
+                        memory.last_queries(layer, 1),
+                        &mut features.relevance,
+                    );
+                }
+                _ => {
+                    if let Some(relevance) = relevance {
+                        features.relevance = relevance;
+                    }
+                }
             }
             let mut queries = 1;
             let mass = needs.features.mass.then(|| {

@@ -5,7 +5,7 @@ use inertiakv_kernels::cache::KvCache;
 use inertiakv_policy::{self as policy, Features, HeadObservation};
 
 /// What the policy wants of a query group, in the words of the kernels.
-pub(super) fn group_pooling(pooling: policy::GroupPooling) -> GroupPooling {
+pub(crate) fn group_pooling(pooling: policy::GroupPooling) -> GroupPooling {
     match pooling {
         policy::GroupPooling::Sum => GroupPooling::Sum,
         policy::GroupPooling::Max => GroupPooling::Max,
@@ -14,17 +14,17 @@ pub(super) fn group_pooling(pooling: policy::GroupPooling) -> GroupPooling {
 
 /// Numbers per entry of one layer, one vector per KV head; reused from layer to layer.
 #[derive(Default)]
-pub(super) struct EntryFeatures {
+pub(crate) struct EntryFeatures {
     value_norms: Vec<Vec<f32>>,
     key_norms: Vec<Vec<f32>>,
     key_similarities: Vec<Vec<f32>>,
     /// What only this scorer has; filled by whoever computes it.
-    pub(super) relevance: Vec<Vec<f32>>,
+    pub(crate) relevance: Vec<Vec<f32>>,
 }
 
 impl EntryFeatures {
     /// Reads from the cache what is wanted of it.
-    pub(super) fn read(&mut self, cache: &KvCache, layer: usize, wanted: Features) {
+    pub(crate) fn read(&mut self, cache: &KvCache, layer: usize, wanted: Features) {
         let heads = cache.pool().config().kv_heads;
         let fill = |buffers: &mut Vec<Vec<f32>>, wanted: bool, read: &dyn Fn(usize, &mut Vec<f32>)| {
             buffers.resize_with(heads, Vec::new);
@@ -46,7 +46,7 @@ impl EntryFeatures {
     }
 
     /// All heads of the layer as the policy takes them.
-    pub(super) fn observations<'a>(&'a self, mass: Option<&'a Mass>) -> Vec<HeadObservation<'a>> {
+    pub(crate) fn observations<'a>(&'a self, mass: Option<&'a Mass>) -> Vec<HeadObservation<'a>> {
         (0..self.value_norms.len())
             .map(|head| HeadObservation {
                 mass: mass.map_or(&[], |mass| &mass.heads[head]),

@@ -34,10 +34,10 @@ impl PromptNeeds {
         };
         let policy = &rule.policy;
         Self {
-            window: if policy.scorer.features().mass {
-                policy.window
-            } else {
-                0
+            window: match policy.scorer {
+                Scorer::Learned => 1,
+                scorer if scorer.features().mass => policy.window,
+                _ => 0,
             },
             statistics: matches!(policy.scorer, Scorer::ExpectedAttention(_)),
             tokens: matches!(policy.scorer, Scorer::Reconstruction(_)),

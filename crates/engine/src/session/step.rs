@@ -1,6 +1,6 @@
 //! What happens in a decode step, of one session or of several together?
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
 use inertiakv_kernels::attention::Mass;
@@ -12,7 +12,7 @@ use super::{CHUNK, Session};
 use crate::Error;
 use crate::backend::CpuBackend;
 use crate::decoder::{Capture, Observer, Profile, Sequence};
-use crate::engine::Logits;
+use crate::engine::{Engine, Logits};
 use crate::report::StepReport;
 
 /// Runs the tokens `runs[i]`, which have been checked, as one step of `sessions[i]`, all of one engine.
@@ -77,6 +77,9 @@ struct Step<'a> {
     /// The tokens of the last chunk.
     last: &'a [u32],
     features: EntryFeatures,
+    engine: Engine,
+    /// The last one of the layer under way, rotated, where a trained scorer looks at it.
+    query: Vec<f32>,
     profile: Profile,
 }
 
@@ -110,6 +113,8 @@ impl<'a> Step<'a> {
             needs,
             last,
             features: EntryFeatures::default(),
+            engine: session.engine.clone(),
+            query: Vec::new(),
             profile,
         })
     }
@@ -178,13 +183,24 @@ impl Observer<CpuBackend> for Step<'_> {
                 .features
                 .mass
                 .then_some((group_pooling(self.needs.group_pooling), self.scored_queries())),
-            ..Capture::default()
+            rotated_queries: self.needs.features.relevance,
+            plain_queries: false,
         })
+    }
+
+    fn queries(&mut self, _layer: usize, _rotated: bool, queries: &Vec<f32>, range: Range<usize>) {
+        let width = range.len() / self.last.len();
+        self.query.clear();
+        self.query.extend_from_slice(&queries[range.end - width..range.end]);
     }
 
     fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
         let wanted = self.needs.features;
         self.features.read(cache, layer, wanted);
+        if wanted.relevance {
+            let learned = self.engine.learned(&self.state.policy().scorer)?;
+            learned.relevance(cache, layer, &self.query, &mut self.features.relevance);
+        }
         let observations = self.features.observations(wanted.mass.then_some(mass));
         let queries = self.scored_queries();
         self.state.observe(layer, queries, &observations)?;

@@ -7,6 +7,7 @@ mod compress;
 mod config;
 mod gguf;
 mod kvpress;
+mod learned;
 mod models;
 mod parity;
 mod session;

@@ -50,6 +50,26 @@ impl KvCache {
         out.truncate(head.rows());
     }
 
+    /// Sum of the stored (rotated) key rows of a head, each times its weight: how [`KvCache::key_dots`] weighted alike
+    /// change with the vector. Replaces the content of `out`.
+    ///
+    /// # Panics
+    /// Also if there is not one weight per row.
+    pub fn key_sum(&self, layer: usize, head: usize, weights: &[f32], out: &mut Vec<f32>) {
+        let dim = self.pool.config().head_dim;
+        out.clear();
+        out.resize(dim, 0.0);
+        let mut keys = vec![0.0; BLOCK_ROWS * dim];
+        let head = self.head(layer, head);
+        assert_eq!(weights.len(), head.rows(), "one weight per row");
+        for (block, weights) in head.blocks().iter().zip(weights.chunks(BLOCK_ROWS)) {
+            self.pool.layout().read_keys(block.bytes(), &mut keys);
+            for (sum, line) in out.iter_mut().zip(keys.chunks_exact(BLOCK_ROWS)) {
+                *sum += line.iter().zip(weights).map(|(key, weight)| key * weight).sum::<f32>();
+            }
+        }
+    }
+
     /// Cosine of every stored key row of a head with the mean of the keys after scaling each to length 1: high for a
     /// key that says what the others say (the `KeyDiff` scorer keeps low ones). A zero key counts as cosine 0.
     pub fn key_similarity(&self, layer: usize, head: usize, out: &mut Vec<f32>) {

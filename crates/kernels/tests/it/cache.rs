@@ -332,7 +332,7 @@ fn similarity_is_the_cosine_with_the_mean_direction() {
 
 proptest! {
     #[test]
-    fn key_dots_are_dot_products(
+    fn key_dots_are_dot_products_and_key_sums_the_other_way_round(
         kv_type in prop_oneof![Just(KvType::F16), Just(KvType::F32), Just(KvType::Q8_0)],
         rows in 0..100_usize,
         kept in 0..100_usize,
@@ -350,10 +350,18 @@ proptest! {
             KvType::F32 => 1e-6,
             KvType::Q8_0 => 2.0 / 254.0,
         };
-        let mut dots = vec![f32::NAN; 3];
+        let (mut dots, mut sum) = (vec![f32::NAN; 3], vec![f32::NAN; 3]);
         for (head, held) in [(0, rows), (1, kept)] {
             cache.key_dots(1, head, vector, &mut dots);
             prop_assert_eq!(dots.len(), held);
+            // Σᵢ wᵢ (kᵢ · v) = (Σᵢ wᵢ kᵢ) · v, whatever the keys are rounded to.
+            let weights = &numbers[numbers.len() - held..];
+            cache.key_sum(1, head, weights, &mut sum);
+            let product = |left: &[f32], right: &[f32]| -> f64 {
+                left.iter().zip(right).map(|(&l, &r)| f64::from(l) * f64::from(r)).sum()
+            };
+            prop_assert_eq!(sum.len(), DIM);
+            prop_assert!((product(&sum, vector) - product(&dots, weights)).abs() < 5e-3);
             for (row, &found) in dots.iter().enumerate() {
                 let key = &keys[(row * KV_HEADS + head) * DIM..][..DIM];
                 let terms = key.iter().zip(vector).map(|(&k, &v)| f64::from(k) * f64::from(v));

@@ -4,8 +4,7 @@ use super::{Buffers, Layout, PolicyState};
 use crate::aggregation::Aggregation;
 use crate::coupling::Coupling;
 use crate::error::PolicyError;
-use crate::pooling;
-use crate::scorer::{HeadObservation, Scoring};
+use crate::scorer::{HeadObservation, Scoring, first_not_finite};
 
 /// Buffers for heads that hold different entries, kept between layers.
 #[derive(Debug, Clone, Default)]
@@ -39,20 +38,9 @@ impl PolicyState {
         if queries == 0 {
             return Err(PolicyError::NoQueries { layer });
         }
-        let needed = self.policy.scorer.features().flags();
+        let needed = self.policy.scorer.features();
         for (head, observation) in heads.iter().enumerate() {
-            let expected = self.rows(layer, head);
-            for (needed, (feature, values)) in needed.into_iter().zip(observation.values()) {
-                if needed && values.len() != expected {
-                    return Err(PolicyError::RowCount {
-                        layer,
-                        head,
-                        feature,
-                        expected,
-                        found: values.len(),
-                    });
-                }
-            }
+            observation.check(needed, layer, head, self.rows(layer, head))?;
         }
         Ok(())
     }
@@ -273,10 +261,4 @@ impl PolicyState {
                 .note_best(&mut self.rankings[index], &self.buffers.score, best);
         }
     }
-}
-
-// Only on the way to an error: pooling has lost which head it was.
-fn first_not_finite(heads: &[HeadObservation<'_>]) -> usize {
-    let finite = |head: &HeadObservation<'_>| head.values().into_iter().all(|(_, values)| pooling::all_finite(values));
-    heads.iter().position(|head| !finite(head)).unwrap_or(0)
 }
