@@ -7,7 +7,7 @@ use inertiakv_kernels::attention::{
     AttentionTask, Gaussian, GroupPooling, Mass, QueryStatistics, Reconstruction, attend, expected_attention,
     reconstruct,
 };
-use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, NewRows, append_each};
 use inertiakv_kernels::limits::{self, Limits};
 use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};
 use inertiakv_kernels::ops::{self, RopeAngles, RopeStyle};
@@ -86,13 +86,12 @@ pub(crate) trait Backend: Send + Sync {
     fn add_bias(&self, x: &mut Self::Rows, bias: &Self::Vector);
     fn silu_mul(&self, gate: &mut Self::Rows, up: &Self::Rows);
     fn rope(&self, x: &mut Self::Rows, heads: usize, head_dim: usize, style: RopeStyle, angles: &RopeAngles);
-    /// Appends rows `[first, first + rows)` of `keys` and `values` to one layer of a cache.
+    /// Appends the rows of `keys` and `values`, so many for each cache and in order, to one layer of the caches.
     fn append(
         &self,
-        cache: &mut Self::Cache,
+        caches: Vec<(&mut Self::Cache, usize)>,
         layer: usize,
         shape: HeadShape,
-        rows: (usize, usize),
         keys: &Self::Rows,
         values: &Self::Rows,
     ) -> Result<(), CacheError>;
@@ -108,7 +107,9 @@ pub(crate) trait Backend: Send + Sync {
     );
     /// Copies the rows of these indices, one after the other.
     fn gather(&self, rows: &Self::Rows, width: usize, indices: &[usize], out: &mut Self::Rows);
-    /// Copies rows to the host.
+    /// Copies rows of `width` to the host, one to each vector; says whether all of their numbers are finite.
+    fn read_rows(&self, rows: &Self::Rows, width: usize, out: &mut [&mut Vec<f32>]) -> bool;
+    /// Copies numbers to the host.
     fn read(&self, rows: &Self::Rows, range: std::ops::Range<usize>, out: &mut Vec<f32>);
 }
 
@@ -231,16 +232,26 @@ impl Backend for CpuBackend {
 
     fn append(
         &self,
-        cache: &mut KvCache,
+        caches: Vec<(&mut KvCache, usize)>,
         layer: usize,
         shape: HeadShape,
-        (first, rows): (usize, usize),
         keys: &Vec<f32>,
         values: &Vec<f32>,
     ) -> Result<(), CacheError> {
         let width = shape.kv_heads * shape.head_dim;
-        let range = first * width..(first + rows) * width;
-        cache.append(layer, &keys[range.clone()], &values[range])
+        let (mut keys, mut values) = (keys.as_slice(), values.as_slice());
+        let mut tasks: Vec<NewRows<'_>> = Vec::with_capacity(caches.len());
+        for (cache, rows) in caches {
+            let (own_keys, other_keys) = keys.split_at(rows * width);
+            let (own_values, other_values) = values.split_at(rows * width);
+            (keys, values) = (other_keys, other_values);
+            tasks.push(NewRows {
+                cache,
+                keys: own_keys,
+                values: own_values,
+            });
+        }
+        append_each(&self.pool, layer, &mut tasks)
     }
 
     fn evict(&self, cache: &mut KvCache, plans: &[Option<HeadPlan<'_>>]) -> Result<(), CacheError> {
@@ -279,6 +290,10 @@ impl Backend for CpuBackend {
         for (&index, out) in indices.iter().zip(out.chunks_exact_mut(width)) {
             out.copy_from_slice(&rows[index * width..][..width]);
         }
+    }
+
+    fn read_rows(&self, rows: &Vec<f32>, width: usize, out: &mut [&mut Vec<f32>]) -> bool {
+        ops::read_rows(&self.pool, rows, width, out)
     }
 
     fn read(&self, rows: &Vec<f32>, range: std::ops::Range<usize>, out: &mut Vec<f32>) {

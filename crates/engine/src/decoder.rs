@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass};
-use inertiakv_kernels::ops::{RopeAngles, RopeStyle};
+use inertiakv_kernels::ops::{RopeAngles, RopeStyle, all_finite};
 
 use crate::Error;
 use crate::backend::{Attention, Backend, HeadShape, MassRequest};
@@ -191,7 +191,9 @@ impl<B: Backend> Decoder<B> {
         profile.matmul += start.elapsed();
         let mut out = std::mem::take(&mut work.last_rows);
         for (index, row) in rows.enumerate() {
-            self.read_logits(backend, work, index, &mut out)?;
+            let range = index * self.vocabulary..(index + 1) * self.vocabulary;
+            backend.read(&work.logits, range, &mut out);
+            require_finite(all_finite(&out), format_args!("the output layer"))?;
             take(row, &out);
         }
         work.last_rows = out;
@@ -224,23 +226,15 @@ impl<B: Backend> Decoder<B> {
         let product = Instant::now();
         self.project(backend, work, 0..lasts.len());
         profile.matmul += product.elapsed();
-        for (index, out) in out.iter_mut().enumerate() {
-            self.read_logits(backend, work, index, out)?;
-        }
+        let finite = backend.read_rows(&work.logits, self.vocabulary, out);
         profile.total += start.elapsed();
-        Ok(())
+        require_finite(finite, format_args!("the output layer"))
     }
 
     fn project(&self, backend: &B, work: &mut Workspace<B>, rows: Range<usize>) {
         backend.resize(&mut work.logits, rows.len() * self.vocabulary);
         let weight = self.output.as_ref().unwrap_or(&self.embedding);
         backend.linear(&mut work.scratch, &work.normed, rows, &mut [(weight, &mut work.logits)]);
-    }
-
-    fn read_logits(&self, backend: &B, work: &Workspace<B>, index: usize, out: &mut Vec<f32>) -> Result<(), Error> {
-        let row = index * self.vocabulary..(index + 1) * self.vocabulary;
-        backend.read(&work.logits, row, out);
-        check_finite(out, format_args!("the output layer"))
     }
 
     /// The last row of a sequence tells of all: what is not finite spreads through attention to every later row.
@@ -259,7 +253,7 @@ impl<B: Backend> Decoder<B> {
                 (end - 1) * self.hidden..end * self.hidden,
                 &mut work.last_rows,
             );
-            check_finite(&work.last_rows, format_args!("layer {layer}"))?;
+            require_finite(all_finite(&work.last_rows), format_args!("layer {layer}"))?;
         }
         Ok(())
     }
@@ -327,12 +321,11 @@ impl<B: Backend> Decoder<B> {
         show_queries(index, true, &work.queries, heads * head_dim, sequences);
 
         let start = Instant::now();
-        let mut first = 0;
-        for sequence in sequences.iter_mut() {
-            let rows = (first, sequence.tokens.len());
-            backend.append(sequence.cache, index, self.shape, rows, &work.keys, &work.values)?;
-            first += sequence.tokens.len();
-        }
+        let caches = sequences
+            .iter_mut()
+            .map(|sequence| (&mut *sequence.cache, sequence.tokens.len()))
+            .collect();
+        backend.append(caches, index, self.shape, &work.keys, &work.values)?;
         let mut first = 0;
         let tasks = sequences
             .iter()
@@ -436,9 +429,8 @@ fn show_queries<B: Backend>(
     }
 }
 
-/// Without a branch per value, so that it costs next to nothing.
-fn check_finite(values: &[f32], place: std::fmt::Arguments<'_>) -> Result<(), Error> {
-    if values.iter().fold(true, |all, value| all & value.is_finite()) {
+fn require_finite(finite: bool, place: std::fmt::Arguments<'_>) -> Result<(), Error> {
+    if finite {
         Ok(())
     } else {
         Err(Error::NotFinite {

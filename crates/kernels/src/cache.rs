@@ -25,6 +25,9 @@ pub(crate) use layout::{BLOCK_ROWS, GROUP_DIMS, Layout};
 use mask::Mask;
 use pool::Block;
 
+/// From this many new rows on, all threads write them.
+const ROWS_FOR_ALL: usize = 4;
+
 /// Element type of the stored keys and values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum KvType {
@@ -224,6 +227,21 @@ impl Head {
         written.len()
     }
 
+    /// Writes rows behind those held, to blocks that are there; rows lie `stride` numbers apart.
+    fn write(&mut self, layout: &Layout, keys: &[f32], values: &[f32], stride: usize, rows: usize) {
+        let mut done = 0;
+        while done < rows {
+            let slot = self.rows % BLOCK_ROWS;
+            let count = (BLOCK_ROWS - slot).min(rows - done);
+            let block = &mut self.blocks[self.rows / BLOCK_ROWS];
+            let bytes = block.bytes_mut().expect("new or made exclusive before");
+            let start = done * stride;
+            layout.write(bytes, slot, count, &keys[start..], &values[start..], stride);
+            self.rows += count;
+            done += count;
+        }
+    }
+
     /// Carries out the moves of a plan that has been checked; the supply has [`Head::shared_blocks`] blocks.
     fn move_rows(&mut self, layout: &Layout, plan: &HeadPlan<'_>, supply: &mut Supply) {
         for &(from, to) in plan.moves {
@@ -319,11 +337,14 @@ impl KvCache {
     ///
     /// # Errors
     /// If the shape does not fit or memory runs out; then no row has been added to any head.
-    #[expect(
-        clippy::missing_panics_doc,
-        reason = "the blocks it relies on were counted and taken first"
-    )]
     pub fn append(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<(), CacheError> {
+        let cache = self;
+        append_each(&ThreadPool::new(1), layer, &mut [NewRows { cache, keys, values }])
+    }
+
+    /// Takes the blocks that new rows of a layer need, and copies those that a fork has too, so that nothing but writing is
+    /// left to do. Returns the rows.
+    fn make_room(&mut self, layer: usize, keys: &[f32], values: &[f32]) -> Result<usize, CacheError> {
         let KvConfig { kv_heads, head_dim, .. } = *self.pool.config();
         let first = self.index(layer, 0)?;
         let row = kv_heads * head_dim;
@@ -338,29 +359,23 @@ impl KvCache {
         let heads = &mut self.heads[first..first + kv_heads];
         let needed = heads.iter_mut().map(|head| head.blocks_to_grow(rows)).sum();
         let mut fresh = self.pool.take(needed)?;
-        let layout = self.pool.layout();
-        for (index, head) in heads.iter_mut().enumerate() {
+        for head in heads {
             if rows > 0 && head.has_open_block() {
                 let last = head.blocks.last_mut().expect("an open block is in the table");
                 make_exclusive(last, &mut fresh);
             }
             let grown = (head.rows + rows).div_ceil(BLOCK_ROWS);
-            while head.blocks.len() < grown {
-                head.blocks.push(fresh.pop().expect("growth was counted above"));
-            }
-            let mut done = 0;
-            while done < rows {
-                let slot = head.rows % BLOCK_ROWS;
-                let count = (BLOCK_ROWS - slot).min(rows - done);
-                let block = &mut head.blocks[head.rows / BLOCK_ROWS];
-                let bytes = block.bytes_mut().expect("new or made exclusive above");
-                let start = done * row + index * head_dim;
-                layout.write(bytes, slot, count, &keys[start..], &values[start..], row);
-                head.rows += count;
-                done += count;
-            }
+            let growth = grown - head.blocks.len();
+            head.blocks.extend(fresh.drain(fresh.len() - growth..));
         }
-        Ok(())
+        Ok(rows)
+    }
+
+    /// Gives back what [`KvCache::make_room`] took and nobody wrote to.
+    fn shrink(&mut self) {
+        for head in &mut self.heads {
+            head.blocks.truncate(head.rows.div_ceil(BLOCK_ROWS));
+        }
     }
 
     /// A second sequence with the same rows. Nothing is copied until one of the two writes to a block.
@@ -483,6 +498,59 @@ impl Drop for KvCache {
         self.heads.clear();
         self.pool.trim(None);
     }
+}
+
+/// New rows of one layer for one cache.
+pub struct NewRows<'a> {
+    /// The cache.
+    pub cache: &'a mut KvCache,
+    /// `[rows][kv_heads][head_dim]`, rotated.
+    pub keys: &'a [f32],
+    /// `[rows][kv_heads][head_dim]`
+    pub values: &'a [f32],
+}
+
+/// [`KvCache::append`] for several caches of one pool, on all threads where that is worth while.
+///
+/// # Errors
+/// As there; then no row has been added to any cache.
+pub fn append_each(threads: &ThreadPool, layer: usize, tasks: &mut [NewRows]) -> Result<(), CacheError> {
+    let mut writes = Vec::new();
+    for index in 0..tasks.len() {
+        let NewRows { cache, keys, values } = &mut tasks[index];
+        match cache.make_room(layer, keys, values) {
+            Ok(rows) => writes.push(rows),
+            Err(error) => {
+                tasks[..index].iter_mut().for_each(|task| task.cache.shrink());
+                return Err(error);
+            }
+        }
+    }
+    let mut heads = Vec::new();
+    for (task, &rows) in tasks.iter_mut().zip(&writes) {
+        let KvCache { pool, heads: all } = &mut *task.cache;
+        let KvConfig { kv_heads, head_dim, .. } = *pool.config();
+        for (index, head) in all[layer * kv_heads..(layer + 1) * kv_heads].iter_mut().enumerate() {
+            let start = (index * head_dim).min(task.keys.len());
+            let (keys, values) = (&task.keys[start..], &task.values[start..]);
+            heads.push((head, pool.layout(), keys, values, kv_heads * head_dim, rows));
+        }
+    }
+    let write =
+        |(head, layout, keys, values, stride, rows): &mut (&mut Head, &Layout, &[f32], &[f32], usize, usize)| {
+            head.write(layout, keys, values, *stride, *rows);
+        };
+    if writes.iter().sum::<usize>() < ROWS_FOR_ALL {
+        heads.iter_mut().for_each(write);
+        return Ok(());
+    }
+    let count = heads.len();
+    let heads = SharedMut::new(&mut heads);
+    threads.run(count, &|item| {
+        // SAFETY: every head is one item's.
+        write(unsafe { &mut heads.part(item, 1)[0] });
+    });
+    Ok(())
 }
 
 /// Replaces a block that a fork also uses by a copy in a fresh one; returns what was replaced.

@@ -4,6 +4,8 @@
 //! for any number of rows. The bodies are plain loops that the compiler vectorises; `vectorised!` compiles each once
 //! per instruction set. They use no fused multiply-add, so all sets agree to the last bit.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::isa::vectorised;
 use crate::threads::{SharedMut, ThreadPool};
 
@@ -85,7 +87,8 @@ pub fn add_bias(pool: &ThreadPool, x: &mut [f32], bias: &[f32]) {
 /// If the lengths differ.
 pub fn silu_mul(pool: &ThreadPool, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "one factor for each gate");
-    let width = up.len().min(1024);
+    // An exponential each: worth handing out for a few rows.
+    let width = up.len().min(256);
     for_rows(pool, gate, width.max(1), &|first, gate| {
         silu_mul_slice(gate, &up[first * width..first * width + gate.len()]);
     });
@@ -199,6 +202,32 @@ vectorised! {
     }
 }
 
+/// Copies a row of `width` to each vector of `out`; says whether all of their numbers are finite.
+///
+/// # Panics
+/// If `x` has fewer rows.
+pub fn read_rows(pool: &ThreadPool, x: &[f32], width: usize, out: &mut [&mut Vec<f32>]) -> bool {
+    let finite = AtomicBool::new(true);
+    let count = out.len();
+    let shared = SharedMut::new(out);
+    pool.run(count, &|row| {
+        // SAFETY: every vector is one item's.
+        let out = unsafe { &mut *shared.part(row, 1)[0] };
+        out.clear();
+        out.extend_from_slice(&x[row * width..][..width]);
+        if !all_finite(out) {
+            finite.store(false, Ordering::Relaxed);
+        }
+    });
+    finite.into_inner()
+}
+
+/// Whether no number is infinite or NaN; without a branch per number, so that it costs next to nothing.
+#[must_use]
+pub fn all_finite(x: &[f32]) -> bool {
+    x.iter().fold(true, |all, value| all & value.is_finite())
+}
+
 /// Calls `task(first_row, rows)` for blocks of rows of `x`, on all threads when there are many.
 fn for_rows(pool: &ThreadPool, x: &mut [f32], width: usize, task: &(dyn Fn(usize, &mut [f32]) + Sync)) {
     let length = x.len();
@@ -220,7 +249,7 @@ fn for_rows(pool: &ThreadPool, x: &mut [f32], width: usize, task: &(dyn Fn(usize
 
 #[cfg(test)]
 mod tests {
-    use super::{RopeAngles, RopeStyle, add, add_bias, exp, rms_norm, rope, silu_mul};
+    use super::{RopeAngles, RopeStyle, add, add_bias, exp, read_rows, rms_norm, rope, silu_mul};
     use crate::threads::ThreadPool;
 
     fn numbers(count: usize) -> Vec<f32> {
@@ -273,6 +302,28 @@ mod tests {
         let mut biased = gate.clone();
         add_bias(&pool, &mut biased, &up[..70]);
         assert!(biased.iter().enumerate().all(|(i, b)| *b == gate[i] + up[i % 70]));
+    }
+
+    #[test]
+    fn rows_are_read_and_what_is_not_finite_is_seen() {
+        let pool = ThreadPool::new(2);
+        let width = 70;
+        let mut x = numbers(6 * width);
+        let mut rows = vec![vec![1.0; 3]; 5];
+        let mut read = |x: &[f32]| {
+            let mut out: Vec<&mut Vec<f32>> = rows.iter_mut().collect();
+            let finite = read_rows(&pool, x, width, &mut out);
+            assert!(out.iter().zip(x.chunks(width)).all(|(out, row)| out[..60] == row[..60]));
+            assert!(out.iter().all(|out| out.len() == width));
+            finite
+        };
+        assert!(read(&x));
+        x[5 * width] = f32::NAN;
+        assert!(read(&x), "the sixth row is nobody's");
+        for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            x[4 * width - 1] = odd;
+            assert!(!read(&x), "{odd}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use super::kernel::{CHUNK_BLOCKS, Chunk, Kernels, TILE, Tile};
-use super::{AttentionTask, GroupPooling};
+use super::{AttentionTask, GroupPooling, SPLIT_ROWS};
 use crate::cache::{BLOCK_ROWS, KvCache, KvConfig, KvType, Layout};
 
 /// One task, checked.
@@ -32,7 +32,7 @@ pub(super) struct MassJob {
     pub(super) pooling: GroupPooling,
     /// Number of the last rows to sum over.
     pub(super) window: usize,
-    /// Per KV head, one number per entry, zero at the start.
+    /// Per KV head, one number per entry: zeros, unless there are few rows: their merge overwrites.
     pub(super) heads: Vec<*mut f32>,
 }
 
@@ -66,7 +66,9 @@ impl<'a> Job<'a> {
         let mass = task.mass.as_mut().map(|(mass, pooling, window)| {
             mass.heads.resize_with(kv_heads, Vec::new);
             for (head, numbers) in mass.heads.iter_mut().enumerate() {
-                numbers.clear();
+                if !(1..=SPLIT_ROWS).contains(&task.rows) {
+                    numbers.clear();
+                }
                 numbers.resize(task.cache.head(task.layer, head).rows(), 0.0);
             }
             MassJob {

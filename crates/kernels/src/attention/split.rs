@@ -34,6 +34,8 @@ struct Part<'a> {
     sums: usize,
     /// `[chunk][block][column][32]`: 2^(score − maximum); only if the mass is asked for.
     probabilities: usize,
+    /// `[column of the window]`: factors of one chunk for the mass.
+    factors: usize,
     /// Chunks that are not finished.
     open: AtomicUsize,
 }
@@ -47,10 +49,10 @@ impl<'a> Split<'a> {
                 let entries = job.entries(head);
                 let chunks = entries.div_ceil(CHUNK);
                 let columns = job.rows * job.group;
-                let probabilities = if job.mass.is_some() {
-                    chunks * CHUNK * columns
+                let (probabilities, factors) = if job.mass.is_some() {
+                    (chunks * CHUNK * columns, columns)
                 } else {
-                    0
+                    (0, 0)
                 };
                 items.extend((0..chunks).map(|chunk| (parts.len(), chunk)));
                 parts.push(Part {
@@ -63,6 +65,7 @@ impl<'a> Split<'a> {
                     maxima: Scratch::plan(numbers, columns * chunks),
                     sums: Scratch::plan(numbers, columns * chunks),
                     probabilities: Scratch::plan(numbers, probabilities),
+                    factors: Scratch::plan(numbers, factors),
                     open: AtomicUsize::new(chunks),
                 });
             }
@@ -177,15 +180,19 @@ impl Part<'_> {
                 (kernels.merge)(&maxima[..used], parts, self.columns * job.dim, out);
             }
         }
-        let Some(mass) = job.mass.as_ref().filter(|mass| mass.window > 0) else {
+        let Some(mass) = &job.mass else {
             return;
         };
+        // SAFETY: as above; the mass of a head is written by its merge alone. It is zeroed here and not before the
+        // dispatch, so that no other thread has its lines.
+        unsafe { mass.heads[self.head].write_bytes(0, self.entries) };
         let first = (job.rows - mass.window) * job.group;
-        let mut factors = vec![0.0; self.columns - first];
+        let columns = self.columns - first;
+        let stride = self.columns * BLOCK_ROWS;
         for chunk in 0..self.chunks {
-            let stride = self.columns * BLOCK_ROWS;
-            // SAFETY: as above; the mass of a head is written by its merge alone.
+            // SAFETY: as above.
             unsafe {
+                let factors = std::slice::from_raw_parts_mut(scratch.at(self.factors, columns), columns);
                 for (column, factor) in factors.iter_mut().enumerate() {
                     *factor = *scratch.at(self.maxima + (first + column) * self.chunks + chunk, 1);
                 }
@@ -194,7 +201,7 @@ impl Part<'_> {
                     probabilities: scratch.at(place + first * BLOCK_ROWS, CHUNK_BLOCKS * stride - first * BLOCK_ROWS),
                     stride,
                     entries: (self.entries - chunk * CHUNK).min(CHUNK),
-                    factors: &factors,
+                    factors,
                     group: job.group,
                     pooling: mass.pooling,
                     out: mass.heads[self.head].add(chunk * CHUNK),

@@ -13,9 +13,6 @@ pub(super) const TILE: usize = 4;
 /// 1.5 * 2^23: adding it rounds to the nearest integer, ties to even, and leaves that integer in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// Tiles quantised as one item of a job.
-const TILES_PER_ITEM: usize = 2;
-
 /// 32 inputs of `R` rows. A value is `scale * quant`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -93,14 +90,12 @@ impl Activations {
             return;
         }
         let shared = SharedMut::new(&mut self.tiles);
-        pool.run(tiles.div_ceil(TILES_PER_ITEM), &|item| {
-            for tile in item * TILES_PER_ITEM..tiles.min((item + 1) * TILES_PER_ITEM) {
-                // SAFETY: every tile belongs to one item.
-                let blocks = unsafe { shared.part(tile * blocks, blocks) };
-                let first = tile * TILE;
-                let x = &x[first * columns..rows.min(first + TILE) * columns];
-                quantise_tile(Isa::detect(), x, columns, blocks);
-            }
+        pool.run(tiles, &|tile| {
+            // SAFETY: every tile is one item.
+            let blocks = unsafe { shared.part(tile * blocks, blocks) };
+            let first = tile * TILE;
+            let x = &x[first * columns..rows.min(first + TILE) * columns];
+            quantise_tile(Isa::detect(), x, columns, blocks);
         });
     }
 

@@ -1,6 +1,6 @@
 //! The cache against a model that is a vector of rows.
 
-use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType, NewRows, append_each};
 use inertiakv_kernels::threads::ThreadPool;
 use proptest::prelude::*;
 
@@ -234,6 +234,52 @@ fn a_refused_append_changes_nothing() {
     assert!(fork.append(0, &[], &[]).is_ok());
     drop(cache);
     assert!(fork.append(0, &rows(1), &rows(1)).is_ok());
+}
+
+#[test]
+fn rows_for_several_caches_are_all_written_or_none_is() {
+    let block = 2 * 32 * DIM * 4;
+    // One layer of three caches of 1, 33 and 4 rows: one block a head, then two, then one.
+    let pool = KvPool::new(config(KvType::F32), Some(8 * block)).unwrap();
+    let threads = ThreadPool::new(3);
+    let mut caches: Vec<KvCache> = (0..3).map(|_| KvCache::new(&pool)).collect();
+    let counts = [1_usize, 33, 4];
+    let rows: Vec<Vec<f32>> = (0_u32..)
+        .zip(counts)
+        .map(|(cache, count)| (0..count as u32).flat_map(|token| row(cache * 40 + token, 0)).collect())
+        .collect();
+    let append = |caches: &mut [KvCache], layer: usize| {
+        let mut tasks: Vec<NewRows> = caches
+            .iter_mut()
+            .zip(&rows)
+            .map(|(cache, rows)| NewRows {
+                cache,
+                keys: rows,
+                values: rows,
+            })
+            .collect();
+        append_each(&threads, layer, &mut tasks)
+    };
+    append(&mut caches, 0).unwrap();
+    assert_eq!(pool.bytes_in_use(), 8 * block);
+    for ((cache, rows), count) in caches.iter().zip(&rows).zip(counts) {
+        for head in 0..KV_HEADS {
+            let expected: Vec<f32> = rows.chunks(KV_HEADS * DIM).map(|row| length(row, head)).collect();
+            assert_eq!(cache.rows(0, head), count);
+            let mut norms = Vec::new();
+            cache.value_norms(0, head, &mut norms);
+            assert_eq!(norms, expected);
+            cache.key_norms(0, head, &mut norms);
+            assert_eq!(norms, expected);
+        }
+    }
+    // The first finds room, the second does not.
+    caches[2] = KvCache::new(&pool);
+    assert!(matches!(append(&mut caches, 1), Err(CacheError::OutOfMemory { .. })));
+    let held = |cache: &KvCache| (cache.rows(0, 0), cache.rows(1, 0), cache.bytes());
+    let held: Vec<_> = caches.iter().map(held).collect();
+    assert_eq!(held, [(1, 0, 2 * block), (33, 0, 4 * block), (0, 0, 0)]);
+    assert_eq!(pool.bytes_in_use(), 6 * block);
 }
 
 #[test]
