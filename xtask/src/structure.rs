@@ -13,6 +13,8 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("engine", &["inertiakv-policy", "inertiakv-kernels"]),
     ("eval", &["inertiakv"]),
     ("cli", &["inertiakv", "inertiakv-eval"]),
+    ("server", &["inertiakv"]),
+    ("cli", &["inertiakv", "inertiakv-server"]),
 ];
 
 /// A file with more lines than this is two files.

@@ -11,6 +11,7 @@ pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod run;
 pub(crate) mod train_scorer;
+pub(crate) mod serve;
 
 use std::ops::ControlFlow;
 

@@ -46,7 +46,7 @@ fn while_it_waits_for_the_whole_answer() {
 #[test]
 fn in_prefill() {
     let world = world();
-    let body = json!({"prompt": text(1200, 1), "max_tokens": 5, "stream": true, "kv": {"method": "full"}});
+    let body = json!({"prompt": text(900, 1), "max_tokens": 5, "stream": true, "kv": {"method": "full"}});
     let sent = world.send("/v1/completions", &body);
     world.wait_until(|world| world.get("/slots").ok()["slots"][0]["state"] == "prefill");
     drop(sent);

@@ -33,8 +33,8 @@ fn reuse_changes_no_bit() {
         .into_iter()
         .enumerate()
     {
-        // The last one asks the first question again.
-        let question = index % 4;
+        // The last one asks the question before it again.
+        let question = index.min(3);
         let (none, expected) = ask(&cold, &document, question, method);
         let (cached, answer) = ask(&warm, &document, question, method);
         assert_eq!(none, 0);
