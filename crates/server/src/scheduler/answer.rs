@@ -89,12 +89,14 @@ impl Answering {
         self.draw_lanes(metrics);
     }
 
+    /// Clients are told last: who knows that an answer has ended finds it counted and its blocks free.
     fn draw_lanes(&mut self, metrics: &Metrics) {
+        let mut events = Vec::new();
         let mut failure = None;
         let drawn = |lanes: &[Lane]| lanes.iter().map(|lane| lane.tokens as u64).sum::<u64>();
         let before = drawn(&self.lanes);
         for lane in &mut self.lanes {
-            match lane.draw(&self.job, self.cached) {
+            match lane.draw(&self.job, self.cached, &mut events) {
                 Ok(None) => {}
                 Ok(Some(ending)) => self.job.count_end(metrics, ending),
                 Err(error) => failure = Some(error),
@@ -102,11 +104,16 @@ impl Answering {
         }
         let drawn = drawn(&self.lanes) - before;
         metrics.method(&self.job.method_name(), |method| method.generated_tokens += drawn);
-        // Their blocks go back here.
         self.lanes.retain(|lane| lane.generator.is_some());
+        if failure.is_some() {
+            self.lanes.clear();
+        }
+        for event in events {
+            // A client that has gone is noticed in the next round.
+            let _ = self.job.events.send(event);
+        }
         if let Some(error) = failure {
             self.job.fail(metrics, &error.to_string());
-            self.lanes.clear();
         }
     }
 
@@ -160,8 +167,8 @@ impl Lane {
         })
     }
 
-    /// Draws a token and tells the client. Says how the answer ended, if it did.
-    fn draw(&mut self, job: &Job, cached: usize) -> Result<Option<Ending>, Error> {
+    /// Draws a token and says what the client is to know of it, and how the answer ended, if it did.
+    fn draw(&mut self, job: &Job, cached: usize, events: &mut Vec<Event>) -> Result<Option<Ending>, Error> {
         let Some(generator) = &mut self.generator else {
             return Ok(None);
         };
@@ -171,13 +178,11 @@ impl Lane {
                 self.tokens += 1;
                 let top = job.request.logprobs;
                 let logits = self.session.logits()?;
-                let event = Event::Token {
+                events.push(Event::Token {
                     choice: self.choice,
                     text: draw.text,
                     probability: top.map(|top| Probability::new(logits, draw.token, top)),
-                };
-                // A client that has gone is noticed in the next round.
-                let _ = job.events.send(event);
+                });
                 if draw.stopped {
                     Some(FinishReason::Stop)
                 } else if self.tokens >= job.request.options.max_tokens {
@@ -203,7 +208,7 @@ impl Lane {
                 .retained_share
                 .then(|| retained_share(&self.session, job.request.prompt.len())),
         };
-        let _ = job.events.send(Event::Done(Box::new(answer)));
+        events.push(Event::Done(Box::new(answer)));
         Ok(Some(match ending {
             FinishReason::Stop => Ending::Stop,
             _ => Ending::Length,
