@@ -184,8 +184,7 @@ pub(crate) enum Command {
     /// List the eviction methods, or explain one
     #[command(after_long_help = METHODS_EXAMPLES)]
     Methods(MethodsArguments),
-    /// Answer over HTTP, with OpenAI's API
-    #[command(after_long_help = SERVE_EXAMPLES)]
+    #[command(about = "Answer over HTTP, with OpenAI's API", after_long_help = SERVE_EXAMPLES)]
     Serve(ServeArguments),
     /// List, fetch and remove models
     #[command(after_long_help = MODELS_EXAMPLES)]

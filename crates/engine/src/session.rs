@@ -230,7 +230,8 @@ impl Session {
     /// chunk of this session's prefill ended continues exactly as a prefill from the start would.
     ///
     /// # Errors
-    /// If a step has run, since entries of the prefix may be gone, or the session has run less than the prefix.
+    /// If a step has run, since entries of the prefix may be gone, the session has run less than the prefix, or the method
+    /// compresses the prompt, of which it must see everything.
     pub fn fork_prefix(&self, method: &Method, prefix: &[u32]) -> Result<Self, Error> {
         if self.broken {
             return Err(Error::Broken);
@@ -239,6 +240,11 @@ impl Session {
             return Err(Error::NoPrefix {
                 prefix: prefix.len(),
                 position: self.position,
+            });
+        }
+        if method.prefill.is_some() {
+            return Err(Error::NotRemembered {
+                method: method.to_string(),
             });
         }
         self.engine.check_method(method)?;

@@ -1,6 +1,6 @@
 //! How do many people converse with one model, in a small KV memory, over the API they already use?
 //!
-//! [`Server`] listens for HTTP in OpenAI's dialect. One thread, the scheduler, owns the engine: it admits requests as far
+//! [`Server`] listens for HTTP in `OpenAI`'s dialect. One thread, the scheduler, owns the engine: it admits requests as far
 //! as the KV memory holds what they may need at most, prefills their prompts in chunks between the steps of those that
 //! already answer, and steps all of these together. Requests join and leave at any step, and each gets the tokens it
 //! would get alone.

@@ -105,6 +105,11 @@ impl Metrics {
     }
 }
 
+/// Reads one of a method's counters.
+type Read = fn(&OfMethod) -> f64;
+/// Reads one of its histograms.
+type Times = fn(&OfMethod) -> &Histogram;
+
 #[derive(Default)]
 struct Page {
     text: String,
@@ -152,7 +157,6 @@ impl Page {
     }
 
     fn counted(&mut self, counted: &Counted) {
-        type Read = fn(&OfMethod) -> f64;
         let counters: [(&str, &str, Read); 5] = [
             ("prompt_tokens_total", "Tokens of prompts.", |m| m.prompt_tokens as f64),
             (
@@ -187,7 +191,6 @@ impl Page {
         for (reason, count) in &counted.refused {
             self.number("refused_total", &format!("{{reason=\"{reason}\"}}"), count);
         }
-        type Times = fn(&OfMethod) -> &Histogram;
         let histograms: [(&str, &str, Times); 3] = [
             ("queue_seconds", "Time in the queue.", |m| &m.queue),
             (

@@ -84,7 +84,7 @@ impl Scheduler {
                 }
             };
             match message {
-                Message::Submit(job) => self.queue.push_back(job),
+                Message::Submit(job) => self.queue.push_back(*job),
                 // Whoever asked may have gone.
                 Message::Slots(reply) => drop(reply.send(self.slots())),
                 Message::CancelAll => self.cancel_all(),
@@ -132,8 +132,9 @@ impl Scheduler {
         }
         let Some(job) = self.queue.pop_front() else { return };
         self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+        let begun = self.begin_prompt(&job.request);
         let metrics = &self.shared.metrics;
-        match self.prefixes.begin(&self.engine, &job.request.prompt) {
+        match begun {
             Ok(session) => {
                 let cached = session.position();
                 metrics.method(&job.method_name(), |method| {
@@ -146,6 +147,17 @@ impl Scheduler {
             }
             Err(error) => job.fail(metrics, &error.to_string()),
         }
+    }
+
+    /// A session that has run as much of the prompt as is known. What a method needs of the prompt to compress it is not
+    /// known of earlier ones.
+    fn begin_prompt(&mut self, request: &Request) -> Result<Session, Error> {
+        if request.method.prefill.is_none() {
+            return self.prefixes.begin(&self.engine, &request.prompt);
+        }
+        let mut session = self.engine.session(&Method::full())?;
+        session.remember_for([&request.method])?;
+        Ok(session)
     }
 
     /// Runs one chunk of the prompt under way. When it is complete, its answers begin.
@@ -179,7 +191,10 @@ impl Scheduler {
 
     fn begin_answers(&mut self, prefilling: Prefilling) -> Result<(), Error> {
         let Prefilling { job, session, cached } = prefilling;
-        self.prefixes.keep(&job.request.prompt, &session)?;
+        if job.request.method.prefill.is_none() {
+            self.prefixes.keep(&job.request.prompt, &session)?;
+        }
+        self.make_room(job.footprint.bytes(&self.engine, job.request.choices, false));
         match Answering::begin(job, &session, cached, &self.shared.metrics) {
             Some(answering) => self.answering.push(answering),
             None => return Ok(()),
@@ -297,7 +312,11 @@ pub(crate) fn start(engine: Engine, limits: &Limits) -> std::io::Result<(Handle,
     Ok((handle, thread))
 }
 
-/// The method's name without its settings.
+/// The names of the method's halves, without their settings.
 fn name_of(method: &Method) -> String {
-    method.name.to_string()
+    match &method.prefill {
+        None => method.decode.name.to_string(),
+        Some(prefill) if method.decode.policy.evicts() => format!("{}+{}", prefill.name, method.decode.name),
+        Some(prefill) => prefill.name.to_string(),
+    }
 }

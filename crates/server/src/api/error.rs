@@ -1,4 +1,4 @@
-//! What does a client learn when something is wrong? OpenAI's error object.
+//! What does a client learn when something is wrong? `OpenAI`'s error object.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -106,7 +106,7 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let message = refused.to_string();
         match refused {
-            Refused::Method(_) => Self::bad("kv.method", message),
+            Refused::Method(_) | Refused::OwnPrefill(_) => Self::bad("kv.method", message),
             Refused::TooLong { prompt, context } => Self {
                 code: Some("context_length_exceeded"),
                 lengths: Some((prompt, context)),

@@ -1,4 +1,4 @@
-//! In which shape does an answer come? That of OpenAI's two completion APIs, with what the cache did beside it.
+//! In which shape does an answer come? That of `OpenAI`'s two completion APIs, with what the cache did beside it.
 
 use inertiakv::FinishReason;
 use inertiakv::tokenizer::Tokenizer;
@@ -73,7 +73,7 @@ impl Shape {
     /// Why the request was not taken, with the field where this API has the prompt.
     pub(super) fn refusal(&self, refused: Refused, metrics: &Metrics) -> ApiError {
         metrics.refused(match refused {
-            Refused::Method(_) => "method",
+            Refused::Method(_) | Refused::OwnPrefill(_) => "method",
             Refused::TooLong { .. } => "context",
             Refused::TooLarge { .. } => "kv_memory",
             Refused::QueueFull { .. } => "queue",
@@ -121,7 +121,7 @@ impl Shape {
             Dialect::Chat => "chat.completion",
             Dialect::Completions => "text_completion",
         };
-        let mut value = self.envelope(object, choices);
+        let mut value = self.envelope(object, &choices);
         value["usage"] = self.usage();
         value
     }
@@ -169,7 +169,7 @@ impl Shape {
                 value["index"] = index.into();
                 value["logprobs"] = Value::Null;
                 self.describe_end(index, &mut value);
-                chunks.push(self.chunk(vec![value]));
+                chunks.push(self.chunk(&[value]));
                 chunks
             }
             Event::Failed(_) => Vec::new(),
@@ -179,7 +179,7 @@ impl Shape {
     /// The chunk that ends a stream whose client wants to know the usage.
     pub(super) fn usage_chunk(&self) -> Option<Value> {
         self.include_usage.then(|| {
-            let mut chunk = self.chunk(Vec::new());
+            let mut chunk = self.chunk(&[]);
             chunk["usage"] = self.usage();
             chunk
         })
@@ -206,10 +206,10 @@ impl Shape {
             self.logprobs(index, &probabilities)
         };
         value["finish_reason"] = Value::Null;
-        self.chunk(vec![value])
+        self.chunk(&[value])
     }
 
-    fn chunk(&self, choices: Vec<Value>) -> Value {
+    fn chunk(&self, choices: &[Value]) -> Value {
         let object = match self.dialect {
             Dialect::Chat => "chat.completion.chunk",
             Dialect::Completions => "text_completion",
@@ -221,7 +221,7 @@ impl Shape {
         value
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Value {
+    fn envelope(&self, object: &str, choices: &[Value]) -> Value {
         json!({
             "id": self.id,
             "object": object,

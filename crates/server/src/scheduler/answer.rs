@@ -42,7 +42,7 @@ impl Answering {
         match lanes {
             Ok(lanes) => {
                 metrics.method(&job.method_name(), |method| {
-                    method.first_token.add(job.received.elapsed())
+                    method.first_token.add(job.received.elapsed());
                 });
                 let mut answering = Self {
                     job,

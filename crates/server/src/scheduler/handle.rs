@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
-use inertiakv::{Engine, Error};
+use inertiakv::{Engine, Error, Method};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
 
@@ -34,7 +34,7 @@ pub(super) struct Shared {
 }
 
 pub(super) enum Message {
-    Submit(Job),
+    Submit(Box<Job>),
     Slots(oneshot::Sender<Vec<SlotRecord>>),
     CancelAll,
 }
@@ -44,6 +44,11 @@ pub(super) enum Message {
 pub(crate) enum Refused {
     #[error(transparent)]
     Method(Error),
+    #[error(
+        "`{0}` compresses the prompt while it runs, which does not go together with prompts that run in turns with \
+         others; leave out its `interval`"
+    )]
+    OwnPrefill(Box<Method>),
     #[error(
         "the prompt has {prompt} tokens, but the context of the model has {context}, and an answer needs at least one; \
          shorten it"
@@ -93,6 +98,9 @@ impl Handle {
             return Err(Refused::TooLong { prompt, context });
         }
         self.engine.check_method(&request.method).map_err(Refused::Method)?;
+        if request.method.needs_own_prefill() {
+            return Err(Refused::OwnPrefill(Box::new(request.method.clone())));
+        }
         let answer = request.options.max_tokens.min(context - prompt);
         request.options.max_tokens = answer;
         let footprint = Footprint::new(&request.method, prompt, answer);
@@ -130,7 +138,7 @@ impl Handle {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, room)
             .map_err(|waiting| Refused::QueueFull { waiting })?;
         for job in jobs {
-            if self.messages.send(Message::Submit(job)).is_err() {
+            if self.messages.send(Message::Submit(Box::new(job))).is_err() {
                 return Err(Refused::Gone);
             }
         }
