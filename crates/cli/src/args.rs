@@ -114,6 +114,8 @@ Examples:
 Answers OpenAI's chat and text completions, streaming or not, and has a page to chat with at /. A request may choose \
 its own method: `\"kv\": {\"method\": \"inertia\", \"budget\": 512}`; every answer says what its cache did.
 
+The default method keeps 1,024 entries of a conversation; a ratio suits long documents better than short chats.
+
 The KV memory is a bound: a request waits until what it may need at most fits beside the others. Prompts are kept in \
 what is free, so a document that many ask about is prefilled once. /metrics is for Prometheus, /openapi.json describes \
 everything.
@@ -515,7 +517,12 @@ pub(crate) struct ServeArguments {
     pub(crate) context: ContextArguments,
 
     /// Which entries stay for requests that do not say, as `name` or `name:key=value,…`
-    #[arg(long, value_name = "METHOD", default_value = "inertia", help_heading = "Method")]
+    #[arg(
+        long,
+        value_name = "METHOD",
+        default_value = "inertia:tokens=1024",
+        help_heading = "Method"
+    )]
     pub(crate) method: Method,
     #[command(flatten)]
     pub(crate) budget: BudgetArguments,

@@ -395,6 +395,10 @@ impl KvCache {
         for head in &mut front.heads {
             head.rows = head.rows.min(rows);
             head.blocks.truncate(head.rows.div_ceil(BLOCK_ROWS));
+            head.mask.follow(&HeadPlan {
+                moves: &[],
+                rows: head.rows,
+            });
         }
         front
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use inertiakv::policy::Preset;
+use inertiakv::policy::{Budget, Preset};
 use inertiakv::{Engine, Error, Method};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -50,7 +50,7 @@ impl Default for ServerOptions {
         Self {
             host: IpAddr::V4(Ipv4Addr::LOCALHOST),
             port: 0,
-            method: Preset::Inertia.into(),
+            method: Method::from(Preset::Inertia).with_budget(Budget::Tokens(1024)),
             max_tokens: 1024,
             max_queue: 64,
             prefill_chunk: 256,

@@ -16,6 +16,8 @@ fn requests() -> Vec<Value> {
         "inertia-lazy:ratio=0.7",
         "h2o:tokens=20",
         "inertia:coupling=per-head,ratio=0.8",
+        "snapkv:ratio=0.5+inertia:ratio=0.9",
+        "adakv-ea:ratio=0.6",
     ];
     (0..15)
         .map(|index| {

@@ -52,6 +52,7 @@ fn a_wrong_field_is_named() {
         ("top_logprobs", json!(3)),
         ("kv.method", json!({"method": "inertial"})),
         ("kv.method", json!({"method": "inertia:window=99999"})),
+        ("kv.method", json!({"method": "tova:interval=64"})),
         ("kv.budget", json!({"budget": "0.1"})),
         ("kv.budget", json!({"method": "full", "budget": 5})),
         ("kv.budgets", json!({"budgets": 5})),

@@ -47,13 +47,16 @@ fn everybody_is_answered_within_the_memory() {
         let beginning = text(60, 0);
         let requests: Vec<Value> = (0..40)
             .map(|index| {
-                let method = [
+                let methods = [
                     "full",
                     "inertia",
                     "inertia:interval=8",
                     "inertia:coupling=per-head",
-                    "h2o",
-                ][index % 5];
+                    "snapkv",
+                    "adakv-ea+inertia",
+                    "kvzip:chunk=64",
+                ];
+                let method = methods[index % methods.len()];
                 json!({
                     "prompt": format!("{beginning}{}", text(index % 7 * 10, index)),
                     "max_tokens": 5 + 30 * (index % 4),

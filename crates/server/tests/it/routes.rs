@@ -164,7 +164,7 @@ fn the_server_tells_about_itself() {
     assert_eq!(models["data"][0]["id"], "tiny");
     assert_eq!(world.get("/v1/models/tiny").ok(), models["data"][0]);
     let props = world.get("/props").ok();
-    assert_eq!(props["method"], "inertia");
+    assert_eq!(props["method"], "inertia:tokens=1024");
     assert_eq!(props["n_ctx"], 4096);
     assert_eq!(props["kv_bytes_limit"], 8 << 20);
     let page = world.get("/");
@@ -173,7 +173,8 @@ fn the_server_tells_about_itself() {
         page.header("content-type")
             .is_some_and(|kind| kind.starts_with("text/html"))
     );
-    world.complete(&json!({"prompt": text(60, 3), "max_tokens": 3, "ignore_eos": true}));
+    let kv = json!({"method": "inertia:ratio=0.9"});
+    world.complete(&json!({"prompt": text(60, 3), "max_tokens": 3, "ignore_eos": true, "kv": kv}));
     assert!(world.metric("inertiakv_generated_tokens_total{method=\"inertia\"}") >= 3.0);
     assert!(world.metric("inertiakv_evictions_total{method=\"inertia\"}") > 0.0);
     assert!(world.metric("inertiakv_answers_total{method=\"inertia\",outcome=\"length\"}") >= 1.0);
