@@ -5,6 +5,7 @@
 mod cargo;
 mod instructions;
 mod peers;
+mod serving;
 mod structure;
 mod table;
 mod usage;
@@ -32,6 +33,13 @@ cargo xtask <task>
     --rounds N           3 without it
     --llama-bench PATH   the llama-bench to compare with; LLAMA_BENCH in the environment does the same
     --inertiakv PATH     an `inertiakv` to compare instead of this checkout's
+  load                   how many long conversations a KV memory holds, full and evicting, and how fast they flow
+    --methods METHODS    separated by semicolons; `full;inertia:ratio=0.9` without it
+    --kv-mib N           the KV memory; --prompt-tokens N, --tokens N, --requests N: the conversations
+    --model NAME         smollm2-135m without it
+    --prefill-chunk N, --threads N, --inertiakv PATH, --json
+  soak                   a server under every kind of client: every block must come back, the memory stay flat
+    --requests N         and the options of `load`
   help                   this text";
 
 fn main() -> ExitCode {
@@ -44,6 +52,8 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::run(false),
         ["instructions", "--bless"] => instructions::run(true),
         ["peers", options @ ..] => peers::run(options),
+        ["load", options @ ..] => serving::load(options),
+        ["soak", options @ ..] => serving::soak(options),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
             Ok(())

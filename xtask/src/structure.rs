@@ -12,7 +12,8 @@ const DIRECTION: &[(&str, &[&str])] = &[
     ("kernels", &[]),
     ("engine", &["inertiakv-policy", "inertiakv-kernels"]),
     ("eval", &["inertiakv"]),
-    ("cli", &["inertiakv", "inertiakv-eval"]),
+    ("server", &["inertiakv"]),
+    ("cli", &["inertiakv", "inertiakv-server", "inertiakv-eval"]),
 ];
 
 /// A file with more lines than this is two files.

@@ -2,6 +2,7 @@
 
 mod eval;
 mod scorers;
+mod serve;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use crate::settings;
 
 pub(crate) use eval::{EvalArguments, EvalCommand, EvalRunArguments, RulerArguments};
 pub(crate) use scorers::{CorrelateArguments, TrainScorerArguments};
+pub(crate) use serve::ServeArguments;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +24,7 @@ Examples:
   inertiakv run -f report.txt --question \"Who wrote the report?\"
   inertiakv compare -f report.txt --question \"Who wrote the report?\"
   inertiakv chat
+  inertiakv serve
   inertiakv models list
 
 Environment:
@@ -163,6 +166,8 @@ pub(crate) enum Command {
     /// List the eviction methods, or explain one
     #[command(after_long_help = METHODS_EXAMPLES)]
     Methods(MethodsArguments),
+    #[command(about = "Answer over HTTP, with OpenAI's API", after_long_help = serve::EXAMPLES)]
+    Serve(ServeArguments),
     /// List, fetch and remove models
     #[command(after_long_help = MODELS_EXAMPLES)]
     Models(ModelsArguments),

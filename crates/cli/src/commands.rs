@@ -10,6 +10,7 @@ pub(crate) mod methods;
 pub(crate) mod models;
 pub(crate) mod perplexity;
 pub(crate) mod run;
+pub(crate) mod serve;
 pub(crate) mod train_scorer;
 
 use std::ops::ControlFlow;

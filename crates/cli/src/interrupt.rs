@@ -20,9 +20,22 @@ const STOPPING: u8 = 2;
 /// There is one Ctrl-C for the whole process, so there is one state.
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
 
+/// From now on the first Ctrl-C does this, and the next ends the process.
+pub(crate) fn listen_once(printer: Printer, mut stop: impl FnMut() + Send + 'static) {
+    STATE.store(RUNNING, Ordering::SeqCst);
+    install(move || {
+        if STATE.swap(STOPPING, Ordering::SeqCst) == RUNNING {
+            stop();
+        } else {
+            printer.end_line();
+            process::exit(i32::from(EXIT_CODE));
+        }
+    });
+}
+
 /// From now on Ctrl-C does what this module says.
 pub(crate) fn listen(printer: Printer) {
-    let installed = ctrlc::set_handler(move || {
+    install(move || {
         if STATE
             .compare_exchange(RUNNING, STOPPING, Ordering::SeqCst, Ordering::SeqCst)
             .is_err()
@@ -31,6 +44,10 @@ pub(crate) fn listen(printer: Printer) {
             process::exit(i32::from(EXIT_CODE));
         }
     });
+}
+
+fn install(handler: impl FnMut() + Send + 'static) {
+    let installed = ctrlc::set_handler(handler);
     // Without it Ctrl-C ends the process at any time, which is no reason not to work.
     if let Err(error) = installed {
         tracing::debug!("Ctrl-C cannot be listened for: {error}");

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Command::Correlate(arguments) => commands::correlate::run(arguments, &printer),
         Command::TrainScorer(arguments) => commands::train_scorer::run(arguments, &printer),
         Command::Methods(arguments) => commands::methods::run(arguments, &printer),
+        Command::Serve(arguments) => commands::serve::run(arguments, &printer),
         Command::Models(arguments) => commands::models::run(arguments, &printer),
     };
     match result {

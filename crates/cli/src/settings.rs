@@ -52,6 +52,24 @@ pub(crate) fn budget(text: &str) -> Result<Budget, String> {
     Ok(Budget::Ratio(left))
 }
 
+/// `512MiB` as bytes; a plain number is bytes.
+pub(crate) fn memory(text: &str) -> Result<usize, String> {
+    let explain = || "write a size such as `512MiB` or `4GiB`".to_owned();
+    let digits = text
+        .find(|character: char| !character.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err(explain()),
+    };
+    let number: usize = number.parse().map_err(|_| explain())?;
+    number.checked_mul(1 << shift).ok_or_else(explain)
+}
+
 /// `12.5` as the fraction 0.125, exactly.
 fn percentage_to_ratio(text: &str) -> Option<Ratio> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -137,7 +155,7 @@ pub(crate) fn answers(arguments: &SamplingArguments) -> anyhow::Result<GenerateO
 
 #[cfg(test)]
 mod tests {
-    use super::{at_least_one, budget, method, methods};
+    use super::{at_least_one, budget, memory, method, methods};
     use crate::args::BudgetArguments;
     use inertiakv::policy::{Budget, Method};
 
@@ -156,6 +174,17 @@ mod tests {
             assert!(budget(wrong).is_err(), "{wrong} was accepted");
         }
         assert!(budget("0.1").unwrap_err().contains("10%"));
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(memory("512MiB"), Ok(512 << 20));
+        assert_eq!(memory("4 GiB"), Ok(4 << 30));
+        assert_eq!(memory("3g"), Ok(3 << 30));
+        assert_eq!(memory("17"), Ok(17));
+        for wrong in ["", "MiB", "1.5GiB", "-1", "4TB", "99999999999999GiB"] {
+            assert!(memory(wrong).is_err(), "{wrong} was accepted");
+        }
     }
 
     #[test]

@@ -230,7 +230,7 @@ impl Engine {
     }
 
     /// Refuses a method that cannot run on this model, before any work is done.
-    pub(crate) fn check_method(&self, method: &Method) -> Result<(), Error> {
+    pub fn check_method(&self, method: &Method) -> Result<(), Error> {
         method.validate()?;
         let prefill = method.prefill.as_ref().map(|rule| &rule.policy);
         if let Some(prefill) = prefill {

@@ -69,6 +69,11 @@ pub enum Error {
         reading: usize,
         limit: usize,
     },
+    #[error(
+        "a prefix of {prefix} tokens cannot be taken from a session that has run {position} or has taken a step; prefill \
+         it anew"
+    )]
+    NoPrefix { prefix: usize, position: usize },
     #[error("an earlier error or cancellation left this session incomplete; start a new one")]
     Broken,
     #[error("{steps} steps for {sessions} sessions; give every session its tokens")]

@@ -5,8 +5,10 @@ use std::ops::ControlFlow;
 use serde::Serialize;
 
 use crate::Error;
+use crate::engine::Engine;
 use crate::sampling::{Sampler, Sampling};
 use crate::session::Session;
+use crate::tokenizer::StreamDecoder;
 
 /// What to generate and when to stop.
 #[derive(Clone, Debug)]
@@ -70,10 +72,7 @@ impl Session {
         options: &GenerateOptions,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Generation, Error> {
-        let mut sampler = Sampler::new(options.sampling.clone())?;
-        let engine = self.engine().clone();
-        let mut decoder = engine.tokenizer().stream();
-        let mut filter = StopFilter::new(&options.stop);
+        let mut generator = Generator::new(self.engine(), options)?;
         let mut tokens = Vec::new();
         let mut text = String::new();
         let mut emit = |piece: &str| {
@@ -87,23 +86,19 @@ impl Session {
             if !self.catch_up()? {
                 break FinishReason::Context;
             }
-            let token = sampler.sample(self.logits()?, self.recent());
-            if !options.ignore_end && engine.tokenizer().is_eos(token) {
+            let Some(draw) = generator.draw(self)? else {
                 break FinishReason::Stop;
-            }
-            tokens.push(token);
-            self.defer(token);
-            let (piece, stopped) = filter.push(&decoder.push(token));
-            if emit(&piece).is_break() {
+            };
+            tokens.push(draw.token);
+            if emit(&draw.text).is_break() {
                 break FinishReason::Cancelled;
             }
-            if stopped {
+            if draw.stopped {
                 break FinishReason::Stop;
             }
         };
         if finish_reason != FinishReason::Cancelled {
-            let (piece, stopped) = filter.push(&decoder.finish());
-            let rest = if stopped { piece } else { piece + &filter.finish() };
+            let rest = generator.finish();
             if !rest.is_empty() {
                 // Nothing follows, so a wish to cancel changes nothing.
                 let _ = emit(&rest);
@@ -117,21 +112,74 @@ impl Session {
     }
 }
 
+/// Draws a session's tokens one by one and turns them into text, for whoever steps the session: [`Session::generate`],
+/// or a server that steps many together.
+///
+/// In turns: the session runs a step, [`Generator::draw`] draws from its logits and leaves the token for the next step
+/// to run. The caller counts tokens and minds the context.
+pub struct Generator {
+    sampler: Sampler,
+    decoder: StreamDecoder,
+    filter: StopFilter,
+    ignore_end: bool,
+}
+
+/// A token that was drawn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draw {
+    /// The token.
+    pub token: u32,
+    /// Text that is certain by now: whole characters, nothing that may become a stop text; possibly none.
+    pub text: String,
+    /// A stop text has come; the text ends before it.
+    pub stopped: bool,
+}
+
+impl Generator {
+    /// A generator at the start of its seed's stream. `max_tokens` is the caller's business.
+    ///
+    /// # Errors
+    /// If the sampling is out of range.
+    pub fn new(engine: &Engine, options: &GenerateOptions) -> Result<Self, Error> {
+        Ok(Self {
+            sampler: Sampler::new(options.sampling.clone())?,
+            decoder: engine.tokenizer().stream(),
+            filter: StopFilter::new(&options.stop),
+            ignore_end: options.ignore_end,
+        })
+    }
+
+    /// Draws the next token from the logits of the session, whose last token must have run. `None` if the model ends its
+    /// turn; otherwise the token is the first of the session's next step.
+    pub fn draw(&mut self, session: &mut Session) -> Result<Option<Draw>, Error> {
+        let token = self.sampler.sample(session.logits()?, session.recent());
+        if !self.ignore_end && session.engine().tokenizer().is_eos(token) {
+            return Ok(None);
+        }
+        session.defer(token);
+        let (text, stopped) = self.filter.push(&self.decoder.push(token));
+        Ok(Some(Draw { token, text, stopped }))
+    }
+
+    /// Text that was held back and is text after all, once nothing more will be drawn.
+    #[must_use]
+    pub fn finish(mut self) -> String {
+        let (piece, stopped) = self.filter.push(&self.decoder.finish());
+        if stopped { piece } else { piece + &self.filter.finish() }
+    }
+}
+
 /// Cuts a stream of text before the first stop text.
-struct StopFilter<'a> {
-    stops: Vec<&'a str>,
+struct StopFilter {
+    stops: Vec<String>,
     held: String,
     stopped: bool,
 }
 
-impl<'a> StopFilter<'a> {
-    fn new(stops: &'a [String]) -> Self {
+impl StopFilter {
+    fn new(stops: &[String]) -> Self {
         Self {
-            stops: stops
-                .iter()
-                .map(String::as_str)
-                .filter(|stop| !stop.is_empty())
-                .collect(),
+            stops: stops.iter().filter(|stop| !stop.is_empty()).cloned().collect(),
             held: String::new(),
             stopped: false,
         }
@@ -143,7 +191,7 @@ impl<'a> StopFilter<'a> {
             return (String::new(), true);
         }
         self.held.push_str(piece);
-        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+        if let Some(at) = self.stops.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
             self.stopped = true;
             let mut text = std::mem::take(&mut self.held);
             text.truncate(at);

@@ -50,7 +50,7 @@ pub use correlation::{Correlation, CorrelationOptions, ScorerCorrelation, Summar
 pub use decoder::Profile;
 pub use engine::{Engine, EngineOptions};
 pub use error::Error;
-pub use generate::{FinishReason, GenerateOptions, Generation};
+pub use generate::{Draw, FinishReason, GenerateOptions, Generation, Generator};
 pub use inertiakv_kernels::cache::KvType;
 pub use inertiakv_policy as policy;
 pub use inertiakv_policy::Method;

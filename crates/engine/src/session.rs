@@ -223,6 +223,40 @@ impl Session {
         self.second(method, self.cache.fork())
     }
 
+    /// A session under `method` that has run only `prefix`, with which the prompt of this one begins: the cache of the
+    /// prefix is shared, what comes after it is not seen. Go on with [`Session::prefill`]; there are no logits before.
+    ///
+    /// Which numbers a prefill gives depends, in the last bits, on where its chunks begin. A prefix that ends where a
+    /// chunk of this session's prefill ended continues exactly as a prefill from the start would.
+    ///
+    /// # Errors
+    /// If a step has run, since entries of the prefix may be gone, the session has run less than the prefix, or the method
+    /// compresses the prompt, of which it must see everything.
+    pub fn fork_prefix(&self, method: &Method, prefix: &[u32]) -> Result<Self, Error> {
+        if self.broken {
+            return Err(Error::Broken);
+        }
+        if self.policy.is_some() || self.deferred.is_some() || prefix.is_empty() || prefix.len() > self.position {
+            return Err(Error::NoPrefix {
+                prefix: prefix.len(),
+                position: self.position,
+            });
+        }
+        if method.prefill.is_some() {
+            return Err(Error::NotRemembered {
+                method: method.to_string(),
+            });
+        }
+        self.engine.check_method(method)?;
+        let mut session = Self::new(self.engine.clone(), method.clone());
+        session.cache = self.cache.fork_front(prefix.len());
+        session.advance(prefix);
+        session.figures.prompt_tokens = prefix.len();
+        session.figures.kv_bytes_prefill = session.cache.bytes();
+        session.note_peak();
+        Ok(session)
+    }
+
     /// [`Session::fork`] with a cache of its own from the start, so that its steps cost what they would without the fork.
     pub(crate) fn copy(&self, method: &Method) -> Result<Self, Error> {
         self.second(method, self.cache.copy()?)
@@ -326,6 +360,12 @@ impl Session {
     #[must_use]
     pub fn decode_profile(&self) -> Profile {
         self.figures.decode
+    }
+
+    /// Bytes of the cache, from the allocator; what it shares with a fork counts in both.
+    #[must_use]
+    pub fn kv_bytes(&self) -> usize {
+        self.cache.bytes()
     }
 
     /// Entries per layer and head; the mean, rounded up, where heads differ.

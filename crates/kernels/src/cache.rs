@@ -387,6 +387,22 @@ impl KvCache {
         }
     }
 
+    /// A second sequence with the first `rows` rows of every head, as [`KvCache::fork`] shares them; heads that hold fewer
+    /// are shared whole.
+    #[must_use]
+    pub fn fork_front(&self, rows: usize) -> Self {
+        let mut front = self.fork();
+        for head in &mut front.heads {
+            head.rows = head.rows.min(rows);
+            head.blocks.truncate(head.rows.div_ceil(BLOCK_ROWS));
+            head.mask.follow(&HeadPlan {
+                moves: &[],
+                rows: head.rows,
+            });
+        }
+        front
+    }
+
     /// A second sequence with the same rows in memory of its own.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ fn help_texts() {
         "bench",
         "correlate",
         "train-scorer",
+        "serve",
         "methods",
         "models",
     ] {

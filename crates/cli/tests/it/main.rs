@@ -10,6 +10,7 @@ mod models;
 mod pipes;
 mod readme;
 mod scorers;
+mod serve;
 mod support;
 mod tiny;
 mod usage;

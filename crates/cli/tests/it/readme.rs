@@ -1,8 +1,9 @@
 //! Every command of the README runs on the real model.
 
 use std::path::Path;
+use std::process::Command;
 
-use crate::support::{World, feed, json, stderr};
+use crate::support::{Serving, World, feed, json, stderr};
 
 /// Commands of the README's console blocks, without the prompt.
 fn commands() -> Vec<String> {
@@ -23,6 +24,20 @@ fn words(command: &str) -> Vec<String> {
             _ => vec![part.to_owned()],
         })
         .collect()
+}
+
+impl Serving {
+    /// Runs a command of the README against this server.
+    fn answers(&self, command: &str) {
+        let command = command.replace("127.0.0.1:8080", &self.address);
+        let output = Command::new("sh")
+            .args(["-c", &format!("{command} --silent --show-error --fail-with-body")])
+            .output();
+        let output = output.expect("there is a shell");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{command}: {text}{}", stderr(&output));
+        assert!(text.contains("kv"), "{command}: {text}");
+    }
 }
 
 #[test]
@@ -48,11 +63,24 @@ fn real_model_runs_every_command_of_the_readme() {
         "Many boats came and went, and nobody counted them twice. ".repeat(500),
     );
     let mut seen = 0;
+    let mut server = None;
     for line in commands() {
         let mut words = words(&line);
         match words.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
             ["cargo", "run", "--release", "--", ..] => drop(words.drain(..4)),
+            // Its clients come next.
+            ["inertiakv", "serve", ..] => {
+                server = Some(Serving::start(&world, &words[1..]));
+                seen += 1;
+                continue;
+            }
             ["inertiakv", ..] => drop(words.remove(0)),
+            ["curl", ..] => {
+                let server = server.as_ref().expect("a server comes before its clients");
+                server.answers(&line);
+                seen += 1;
+                continue;
+            }
             // What is running right now.
             ["cargo", "xtask", ..] => continue,
             other => panic!("the README has a command that no test runs: {other:?}"),
@@ -64,7 +92,7 @@ fn real_model_runs_every_command_of_the_readme() {
         assert!(!output.stdout.is_empty(), "{line} printed nothing");
         seen += 1;
     }
-    assert!(seen >= 7, "only {seen} commands were found in the README");
+    assert!(seen >= 12, "only {seen} commands were found in the README");
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Runs the command in a world of its own.
 
-use std::io::Write;
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use inertiakv::testing::TinyModel;
 use tempfile::TempDir;
@@ -59,6 +60,50 @@ impl World {
             command.env_remove(name);
         }
         command
+    }
+}
+
+/// `inertiakv serve`, until it is dropped.
+pub(crate) struct Serving {
+    pub(crate) child: Child,
+    pub(crate) address: String,
+}
+
+impl Serving {
+    /// Starts it on a free port; it listens when this returns.
+    pub(crate) fn start(world: &World, arguments: &[impl AsRef<OsStr>]) -> Self {
+        let mut command = world.command();
+        command
+            .args(arguments)
+            .args(["--port", "0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the command starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        let address = line
+            .split_once("http://")
+            .and_then(|(_, rest)| rest.split_whitespace().next());
+        let address = address.unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
+        Self { child, address }
+    }
+
+    /// Sends a signal and waits for the end.
+    #[cfg(unix)]
+    pub(crate) fn signal(mut self, name: &str) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.is_ok_and(|status| status.success()), "the signal is sent");
+        self.child.wait().expect("it ends")
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -501,3 +501,44 @@ fn resident_bytes() -> usize {
         .expect("a number of pages")
         * 4096
 }
+
+#[test]
+fn a_prefix_goes_on_as_a_prefill_from_the_start_would() {
+    let engine = models::tiny(Family::ALL[0], &EngineOptions::default());
+    let (document, other) = (prompt(1100), prompt(1400));
+    let of = |question: &[u32]| [&document[..1024], question].concat();
+    let known = prefilled(&engine, "full", &of(&document[1024..]));
+    for name in ["full", "inertia:ratio=0.8"] {
+        let whole = of(&other[..80]);
+        let mut cold = prefilled(&engine, name, &whole);
+        let mut warm = known.fork_prefix(&method(name), &whole[..1024]).expect("a prefix");
+        assert!(matches!(warm.logits(), Err(Error::NoTokens)));
+        warm.prefill(&whole[1024..], &mut |_, _| GO).expect("prefill");
+        assert!(decode(&mut cold, 12) == decode(&mut warm, 12), "{name}");
+        assert_eq!(cold.report().prompt_tokens, warm.report().prompt_tokens);
+        assert_eq!(cold.retained_entries(), warm.retained_entries());
+    }
+    // What was forked is as it was.
+    let again = known.fork(&method("full")).expect("a fork");
+    assert_eq!(again.logits().expect("logits"), known.logits().expect("logits"));
+
+    let full = method("full");
+    let refused = |session: &Session, method: &Method, tokens: usize| {
+        session
+            .fork_prefix(method, &document[..tokens])
+            .err()
+            .map(|error| error.to_string())
+    };
+    assert!(refused(&known, &full, 0).is_some());
+    assert!(
+        known.fork_prefix(&full, &prompt(1101)).is_err(),
+        "longer than what has run"
+    );
+    assert!(
+        refused(&known, &method("snapkv"), 512).is_some(),
+        "it must see the whole prompt"
+    );
+    let mut stepped = prefilled(&engine, "inertia", &document);
+    stepped.step(&[1]).expect("step");
+    assert!(refused(&stepped, &full, 512).is_some(), "entries are gone");
+}

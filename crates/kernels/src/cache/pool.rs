@@ -112,6 +112,13 @@ impl KvPool {
         self.inner.layout.bytes / BLOCK_ROWS
     }
 
+    /// Bytes of the blocks of a sequence whose heads all hold `rows` rows and which shares none of them.
+    #[must_use]
+    pub fn bytes_for(&self, rows: usize) -> usize {
+        let KvConfig { layers, kv_heads, .. } = self.inner.config;
+        rows.div_ceil(BLOCK_ROWS) * layers * kv_heads * self.inner.layout.bytes
+    }
+
     /// Bytes of the blocks in use; a block shared by forks counts once.
     #[must_use]
     pub fn bytes_in_use(&self) -> usize {

@@ -67,8 +67,10 @@ enum Operation {
         head: usize,
         step: usize,
     },
+    /// All of it, or the first so many rows.
     Fork {
         cache: usize,
+        front: Option<usize>,
     },
     Drop {
         cache: usize,
@@ -82,7 +84,7 @@ fn operation() -> impl Strategy<Value = Operation> {
             .prop_map(|(cache, head, keep, fill, seed)| Operation::Evict { cache, head, keep, fill, seed }),
         1 => (0..4_usize, 0..LAYERS * KV_HEADS, 1..40_usize)
             .prop_map(|(cache, head, step)| Operation::Mask { cache, head, step }),
-        2 => (0..4_usize).prop_map(|cache| Operation::Fork { cache }),
+        2 => (0..4_usize, prop::option::of(0..120_usize)).prop_map(|(cache, front)| Operation::Fork { cache, front }),
         1 => (0..4_usize).prop_map(|cache| Operation::Drop { cache }),
     ]
 }
@@ -179,10 +181,15 @@ proptest! {
                     }
                     prop_assert_eq!(cache.bytes(), bytes);
                 }
-                Operation::Fork { cache } if caches.len() < 4 => {
+                Operation::Fork { cache, front } if caches.len() < 4 => {
                     let (cache, model) = &caches[cache % caches.len()];
-                    let fork = (cache.fork(), model.clone());
-                    caches.push(fork);
+                    let mut model = model.clone();
+                    let fork = front.map_or_else(|| cache.fork(), |rows| cache.fork_front(rows));
+                    for head in 0..LAYERS * KV_HEADS {
+                        model.heads[head].truncate(front.unwrap_or(usize::MAX));
+                        model.masks[head].truncate(front.unwrap_or(usize::MAX));
+                    }
+                    caches.push((fork, model));
                 }
                 Operation::Drop { cache } if caches.len() > 1 => {
                     let index = cache % caches.len();
@@ -484,4 +491,17 @@ fn a_copy_has_memory_of_its_own() {
     let mut cache = KvCache::new(&full);
     cache.append(0, &rows, &rows).unwrap();
     assert!(matches!(cache.copy(), Err(CacheError::OutOfMemory { .. })));
+}
+
+#[test]
+fn what_a_sequence_needs_is_known_beforehand() {
+    let pool = KvPool::new(config(KvType::F16), None).unwrap();
+    for rows in [0, 1, 31, 32, 33, 100] {
+        let mut cache = KvCache::new(&pool);
+        let numbers = vec![0.0; rows * KV_HEADS * DIM];
+        for layer in 0..LAYERS {
+            cache.append(layer, &numbers, &numbers).unwrap();
+        }
+        assert_eq!(cache.bytes(), pool.bytes_for(rows), "{rows} rows");
+    }
 }

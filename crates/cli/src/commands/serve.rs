@@ -1,0 +1,84 @@
+//! `inertiakv serve`: answer over HTTP.
+
+use std::fs;
+use std::time::Duration;
+
+use anyhow::Context;
+use inertiakv::EngineOptions;
+use inertiakv_server::{Origins, Server, ServerError, ServerOptions};
+
+use crate::args::ServeArguments;
+use crate::failure::usage;
+use crate::format::{counted, mebibytes};
+use crate::printer::Printer;
+use crate::{interrupt, model, settings};
+
+pub(crate) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Result<()> {
+    let options = options(arguments)?;
+    if !options.host.is_loopback() && options.api_keys.is_empty() {
+        printer.warn(&format!(
+            "everybody who reaches {} can use this server; give it an --api-key",
+            options.host
+        ));
+    }
+    let engine_options = EngineOptions {
+        kv_memory: Some(arguments.kv_memory),
+        ..settings::engine_options(&arguments.model, Some(&arguments.context))
+    };
+    let engine = model::open(&arguments.model.model, &engine_options, printer)?;
+    let whole = engine.kv_pool().bytes_for(engine.context());
+    if whole > arguments.kv_memory {
+        printer.note(&format!(
+            "the context of {} needs {} of KV cache without evictions, more than --kv-memory: longer requests are refused",
+            counted(engine.context(), "token"),
+            mebibytes(whole)
+        ));
+    }
+    let method = options.method.to_string();
+    let server = Server::start(engine, options).map_err(|error| match error {
+        // The method does not run on this model.
+        ServerError::Method(error) => usage(error.to_string()),
+        error => error.into(),
+    })?;
+    let stop = server.stopper();
+    interrupt::listen_once(printer.clone(), move || stop.stop());
+    // A result: whoever starts a server in a script reads where it is.
+    printer.line(&format!("listening on http://{} · {method}", server.address()))?;
+    server.wait()?;
+    Ok(())
+}
+
+fn options(arguments: &ServeArguments) -> anyhow::Result<ServerOptions> {
+    let mut api_keys = arguments.api_key.clone();
+    if let Some(path) = &arguments.api_key_file {
+        let text = fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
+        let before = api_keys.len();
+        api_keys.extend(
+            text.lines()
+                .map(str::trim)
+                .filter(|key| !key.is_empty())
+                .map(str::to_owned),
+        );
+        if api_keys.len() == before {
+            return Err(usage(format!("`{}` has no key; write one a line", path.display())));
+        }
+    }
+    let origins = match arguments.cors.as_slice() {
+        [] => Origins::None,
+        list if list.iter().any(|origin| origin == "*") => Origins::Any,
+        list => Origins::These(list.to_vec()),
+    };
+    Ok(ServerOptions {
+        host: arguments.host,
+        port: arguments.port,
+        method: settings::method(&arguments.method, &arguments.budget)?,
+        max_tokens: arguments.max_tokens,
+        max_queue: arguments.max_queue,
+        prefill_chunk: arguments.prefill_chunk,
+        prefix_memory: arguments.prefix_memory.unwrap_or(arguments.kv_memory / 2),
+        api_keys,
+        origins,
+        body_limit: arguments.body_limit,
+        grace: Duration::from_secs(arguments.grace),
+    })
+}

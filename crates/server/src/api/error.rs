@@ -1,0 +1,154 @@
+//! What does a client learn when something is wrong? `OpenAI`'s error object.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::scheduler::Refused;
+
+/// Seconds after which a client that met a full queue may try again.
+const RETRY_AFTER: u32 = 5;
+
+/// An error with its status and the field it is about.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    message: String,
+    param: Option<String>,
+    code: Option<&'static str>,
+    /// Prompt tokens and context, where the one is too long for the other.
+    lengths: Option<(usize, usize)>,
+}
+
+impl ApiError {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+            lengths: None,
+        }
+    }
+
+    /// A request that cannot be carried out because of this field.
+    pub(crate) fn bad(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            param: Some(param.into()),
+            ..Self::new(StatusCode::BAD_REQUEST, message)
+        }
+    }
+
+    pub(crate) fn unauthorised() -> Self {
+        Self {
+            code: Some("invalid_api_key"),
+            ..Self::new(
+                StatusCode::UNAUTHORIZED,
+                "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
+            )
+        }
+    }
+
+    /// Something went wrong after the request was taken.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    /// The same error about another field.
+    pub(crate) fn about(self, param: &str) -> Self {
+        Self {
+            param: Some(param.to_owned()),
+            ..self
+        }
+    }
+
+    /// The `{"error": …}` object, which also ends a stream that fails.
+    pub(crate) fn to_json(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        let mut error = json!({"message": self.message, "type": kind, "param": self.param, "code": self.code});
+        if let Some((prompt, context)) = self.lengths {
+            error["n_prompt_tokens"] = prompt.into();
+            error["n_ctx"] = context.into();
+        }
+        json!({ "error": error })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        tracing::debug!(
+            status = self.status.as_u16(),
+            param = self.param,
+            "refused: {}",
+            self.message
+        );
+        let mut response = (self.status, Json(self.to_json())).into_response();
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER));
+        }
+        response
+    }
+}
+
+impl From<Refused> for ApiError {
+    fn from(refused: Refused) -> Self {
+        let message = refused.to_string();
+        match refused {
+            Refused::Method(_) | Refused::OwnPrefill(_) => Self::bad("kv.method", message),
+            Refused::TooLong { prompt, context } => Self {
+                code: Some("context_length_exceeded"),
+                lengths: Some((prompt, context)),
+                ..Self::bad("messages", message)
+            },
+            Refused::TooLarge { .. } => Self {
+                code: Some("kv_memory_exceeded"),
+                ..Self::bad("max_tokens", message)
+            },
+            Refused::QueueFull { .. } | Refused::Gone => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
+        }
+    }
+}
+
+impl From<BytesRejection> for ApiError {
+    fn from(rejection: BytesRejection) -> Self {
+        let message = match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than the server takes".to_owned(),
+            _ => rejection.body_text(),
+        };
+        Self::new(rejection.status(), message)
+    }
+}
+
+/// A body as JSON; an error names the field that is wrong.
+pub(crate) fn parse<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
+    let body = body?;
+    let mut reader = serde_json::Deserializer::from_slice(&body);
+    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let inner = error.inner();
+        if inner.is_data() && path != "." {
+            ApiError::bad(path.clone(), format!("`{path}`: {inner}"))
+        } else {
+            ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body is not the JSON expected here: {inner}"),
+            )
+        }
+    })?;
+    reader
+        .end()
+        .map_err(|error| ApiError::new(StatusCode::BAD_REQUEST, format!("after the JSON: {error}")))?;
+    Ok(value)
+}

@@ -1,0 +1,99 @@
+//! How does a client look at tokens? The routes of llama-server: tokenize, detokenize, apply-template.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::Context;
+use super::body::{ChatMessage, conversation};
+use super::error::{ApiError, parse};
+
+#[derive(Deserialize)]
+struct Tokenize {
+    content: String,
+    add_special: Option<bool>,
+    parse_special: Option<bool>,
+    with_pieces: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct Detokenize {
+    tokens: Vec<u32>,
+}
+
+#[derive(Deserialize)]
+struct ApplyTemplate {
+    messages: Vec<ChatMessage>,
+}
+
+pub(super) async fn tokenize(
+    State(context): State<Context>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body: Tokenize = parse(body)?;
+    off_the_network_thread(move || {
+        let tokenizer = context.engine().tokenizer();
+        let mut tokens = tokenizer.encode(&body.content, body.parse_special.unwrap_or(true));
+        if body.add_special.unwrap_or(false) {
+            tokens = tokenizer.with_bos(tokens);
+        }
+        let tokens: Value = if body.with_pieces.unwrap_or(false) {
+            let piece = |&token: &u32| {
+                let bytes = tokenizer.token_bytes(token);
+                // A piece that is not text by itself comes as its bytes.
+                let piece = std::str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text));
+                json!({"id": token, "piece": piece})
+            };
+            tokens.iter().map(piece).collect()
+        } else {
+            tokens.into()
+        };
+        Ok(Json(json!({ "tokens": tokens })))
+    })
+    .await
+}
+
+pub(super) async fn detokenize(
+    State(context): State<Context>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body: Detokenize = parse(body)?;
+    let vocabulary = context.engine().tokenizer().vocabulary();
+    if let Some(index) = body.tokens.iter().position(|&token| token as usize >= vocabulary) {
+        let message = format!("token {} is outside the vocabulary of {vocabulary}", body.tokens[index]);
+        return Err(ApiError::bad(format!("tokens[{index}]"), message));
+    }
+    let content = context.engine().tokenizer().decode_special(&body.tokens);
+    Ok(Json(json!({ "content": content })))
+}
+
+pub(super) async fn apply_template(
+    State(context): State<Context>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let body: ApplyTemplate = parse(body)?;
+    off_the_network_thread(move || {
+        let template = context
+            .engine()
+            .chat_template()
+            .ok_or_else(|| ApiError::bad("messages", "this model has no chat template"))?;
+        let prompt = template
+            .render(&conversation(&body.messages)?, true)
+            .map_err(|error| ApiError::bad("messages", error.to_string()))?;
+        Ok(Json(json!({ "prompt": prompt })))
+    })
+    .await
+}
+
+/// Runs what takes long for a long text where it keeps nobody else waiting.
+pub(super) async fn off_the_network_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(outcome) => outcome,
+        Err(error) => Err(ApiError::failed(format!("the request could not be read: {error}"))),
+    }
+}

@@ -1,0 +1,224 @@
+//! How does the server start, and how does it stop?
+
+use std::future::IntoFuture;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use inertiakv::policy::{Budget, Preset};
+use inertiakv::{Engine, Error, Method};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::api::{self, Context};
+use crate::scheduler::{self, Handle, Limits};
+
+/// Time that connections get to read the end of what was cancelled.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// How to serve. The default listens on this machine alone, on a port of the system's choice, and needs no key.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// Address to listen on.
+    pub host: IpAddr,
+    /// Port to listen on; 0 for one of the system's choice.
+    pub port: u16,
+    /// What stays in the cache of requests that do not say.
+    pub method: Method,
+    /// Most tokens to generate for requests that do not say.
+    pub max_tokens: usize,
+    /// Most requests that wait; more are told to come back later.
+    pub max_queue: usize,
+    /// Rows of a prompt that run between two steps of the running answers. More rows prefill a little faster and make
+    /// the others wait longer. Answers depend on it in their last bits.
+    pub prefill_chunk: usize,
+    /// Most bytes of KV cache to keep prompts for reuse; they are given up when anything else needs the memory.
+    pub prefix_memory: usize,
+    /// Keys of which a request must have one; none for no keys.
+    pub api_keys: Vec<String>,
+    /// Pages of other origins that browsers let use the server.
+    pub origins: Origins,
+    /// Most bytes of a request.
+    pub body_limit: usize,
+    /// Time that running requests get to finish when the server stops.
+    pub grace: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            host: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            port: 0,
+            method: Method::from(Preset::Inertia).with_budget(Budget::Tokens(1024)),
+            max_tokens: 1024,
+            max_queue: 64,
+            prefill_chunk: 256,
+            prefix_memory: 256 << 20,
+            api_keys: Vec::new(),
+            origins: Origins::None,
+            body_limit: 16 << 20,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Origins (CORS) that may use the server from a browser, besides its own page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Origins {
+    /// None.
+    #[default]
+    None,
+    /// Every one.
+    Any,
+    /// These, each as `https://example.org`.
+    These(Vec<String>),
+}
+
+/// Why there is no server.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address} ({source}); is another server running there? Choose another --port")]
+    Bind {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread cannot be started, or the network fails.
+    #[error("the system refused what a server needs: {0}")]
+    System(#[from] io::Error),
+    /// The default method does not run on this model.
+    #[error(transparent)]
+    Method(#[from] Error),
+    /// An option has a value that cannot work.
+    #[error("{0} must be at least 1")]
+    Zero(&'static str),
+    /// A thread has panicked.
+    #[error("the server has failed; its log says why")]
+    Panicked,
+}
+
+/// A running server.
+pub struct Server {
+    address: SocketAddr,
+    stop: Stop,
+    thread: JoinHandle<Result<(), ServerError>>,
+}
+
+/// Stops a server from anywhere.
+#[derive(Clone)]
+pub struct Stop {
+    stopped: watch::Sender<bool>,
+}
+
+impl Stop {
+    /// Asks the server to stop: it takes no more requests, gives the running ones their time, and cancels the rest.
+    pub fn stop(&self) {
+        self.stopped.send_replace(true);
+    }
+}
+
+impl Server {
+    /// Listens, and answers from now on.
+    ///
+    /// # Errors
+    /// If the address is taken, the default method cannot run on the model, or an option is zero that must not be.
+    pub fn start(engine: Engine, options: ServerOptions) -> Result<Self, ServerError> {
+        for (name, value) in [
+            ("max_queue", options.max_queue),
+            ("prefill_chunk", options.prefill_chunk),
+            ("max_tokens", options.max_tokens),
+        ] {
+            if value == 0 {
+                return Err(ServerError::Zero(name));
+            }
+        }
+        engine.check_method(&options.method)?;
+        let wanted = SocketAddr::new(options.host, options.port);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = runtime
+            .block_on(TcpListener::bind(wanted))
+            .map_err(|source| ServerError::Bind {
+                address: wanted,
+                source,
+            })?;
+        let address = listener.local_addr()?;
+        let limits = Limits {
+            queue: options.max_queue,
+            prefill_chunk: options.prefill_chunk,
+            prefix_memory: options.prefix_memory,
+        };
+        let (handle, scheduler) = scheduler::start(engine, &limits)?;
+        let (stopped, _) = watch::channel(false);
+        let stop = Stop { stopped };
+        let (told, grace) = (stop.clone(), options.grace);
+        let network = move || {
+            let served = runtime.block_on(serve(listener, handle, &options, &told, grace));
+            // Whatever still holds a way to the scheduler goes with the runtime.
+            runtime.shutdown_timeout(FAREWELL);
+            scheduler.join().map_err(|_| ServerError::Panicked)?;
+            served.map_err(ServerError::System)
+        };
+        let thread = std::thread::Builder::new()
+            .name("inertiakv-network".to_owned())
+            .spawn(network)?;
+        Ok(Self { address, stop, thread })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A way to stop it.
+    #[must_use]
+    pub fn stopper(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Waits until it has stopped.
+    ///
+    /// # Errors
+    /// If the network failed or a thread panicked.
+    pub fn wait(self) -> Result<(), ServerError> {
+        self.thread.join().map_err(|_| ServerError::Panicked)?
+    }
+}
+
+/// Serves until told to stop, and then at most the grace and [`FAREWELL`] longer.
+async fn serve(
+    listener: TcpListener,
+    scheduler: Handle,
+    options: &ServerOptions,
+    stop: &Stop,
+    grace: Duration,
+) -> io::Result<()> {
+    let told = || {
+        let mut stopped = stop.stopped.subscribe();
+        // The sender lives as long as this borrow of it.
+        async move { drop(stopped.wait_for(|stopped| *stopped).await) }
+    };
+    let router = api::router(Context::new(scheduler.clone(), options), options);
+    let serving = axum::serve(listener, router)
+        .with_graceful_shutdown(told())
+        .into_future();
+    let deadline = async {
+        told().await;
+        tracing::info!("stopping; running requests have {} s", grace.as_secs_f64());
+        tokio::time::sleep(grace).await;
+        scheduler.cancel_all();
+        tokio::time::sleep(FAREWELL).await;
+    };
+    tokio::pin!(serving);
+    tokio::select! {
+        served = &mut serving => served,
+        () = deadline => {
+            tracing::warn!("connections were closed before their clients had read everything");
+            Ok(())
+        }
+    }
+}

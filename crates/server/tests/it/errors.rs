@@ -1,0 +1,152 @@
+//! What is wrong is refused, with the field that is wrong.
+
+use inertiakv_server::ServerOptions;
+use serde_json::{Value, json};
+
+use crate::client::send;
+use crate::support::{World, text};
+
+#[test]
+fn a_wrong_field_is_named() {
+    let world = World::new();
+    let hello = json!([{"role": "user", "content": "hello"}]);
+    let cases: Vec<(Value, &str)> = vec![
+        (json!({}), "messages"),
+        (json!({"messages": []}), "messages"),
+        (json!({"messages": "hello"}), "messages"),
+        (json!({"messages": [{"role": "user"}, {"content": "x"}]}), "messages[1]"),
+        (
+            json!({"messages": [{"role": "tool", "content": "x"}]}),
+            "messages[0].role",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": 5}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+            "messages[0].content",
+        ),
+    ];
+    for (body, param) in cases {
+        let (status, found, message) = world.post("/v1/chat/completions", &body).error();
+        assert_eq!((status, found.as_deref()), (400, Some(param)), "{body}: {message}");
+    }
+    let fields: Vec<(&str, Value)> = vec![
+        ("temperature", json!(-1)),
+        ("temperature", json!("hot")),
+        ("top_p", json!(0)),
+        ("top_k", json!(-4)),
+        ("min_p", json!(2)),
+        ("repetition_penalty", json!(0)),
+        ("n", json!(0)),
+        ("n", json!(1000)),
+        ("max_tokens", json!(0)),
+        ("max_tokens", json!(1.5)),
+        ("max_completion_tokens", json!(-1)),
+        ("seed", json!("x")),
+        ("stop", json!(7)),
+        ("stop", json!([""])),
+        ("stream", json!("yes")),
+        ("logprobs", json!(3)),
+        ("top_logprobs", json!(3)),
+        ("kv.method", json!({"method": "inertial"})),
+        ("kv.method", json!({"method": "inertia:window=99999"})),
+        ("kv.method", json!({"method": "tova:interval=64"})),
+        ("kv.budget", json!({"budget": "0.1"})),
+        ("kv.budget", json!({"method": "full", "budget": 5})),
+        ("kv.budgets", json!({"budgets": 5})),
+        ("tools", json!([{"type": "function"}])),
+        ("response_format", json!({"type": "json_object"})),
+        ("frequency_penalty", json!(0.5)),
+    ];
+    for (param, value) in fields {
+        let field = param.split('.').next().unwrap();
+        for stream in [false, true] {
+            let mut body = json!({"messages": hello, "stream": stream});
+            body[field] = value.clone();
+            let (status, found, message) = world.post("/v1/chat/completions", &body).error();
+            assert_eq!(status, 400, "{field} = {value}: {message}");
+            assert_eq!(found.as_deref(), Some(param), "{field} = {value}: {message}");
+        }
+    }
+    for (prompt, param) in [(json!(""), "prompt"), (json!([]), "prompt"), (json!([70000]), "prompt")] {
+        let (status, found, _) = world.post("/v1/completions", &json!({ "prompt": prompt })).error();
+        assert_eq!((status, found.as_deref()), (400, Some(param)), "{prompt}");
+    }
+    let (status, found, _) = world.post("/detokenize", &json!({"tokens": [1, 70000]})).error();
+    assert_eq!((status, found.as_deref()), (400, Some("tokens[1]")));
+}
+
+#[test]
+fn unknown_fields_are_ignored_and_neutral_ones_accepted() {
+    let world = World::new();
+    let body = json!({
+        "prompt": "hello", "max_tokens": 2, "user": "me", "metadata": {"a": 1}, "temperature": null,
+        "presence_penalty": 0, "best_of": 1, "logit_bias": {}, "response_format": {"type": "text"},
+    });
+    world.complete(&body);
+}
+
+#[test]
+fn what_is_not_json_is_refused() {
+    let world = World::new();
+    for body in ["{", "hello", "{} {}", "[]"] {
+        let response = send(world.address, "POST", "/v1/chat/completions", &[], body).response();
+        assert_eq!(response.error().0, 400, "{body}");
+    }
+    assert_eq!(world.get("/nowhere").error().0, 404);
+    assert_eq!(world.get("/v1/chat/completions").error().0, 405);
+    assert_eq!(world.get("/v1/models/other").error().0, 404);
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_refused_before_the_stream() {
+    let world = World::new();
+    for (path, param) in [("/v1/chat/completions", "messages"), ("/v1/completions", "prompt")] {
+        let long = text(3000, 0);
+        let body = json!({
+            "prompt": long, "messages": [{"role": "user", "content": long}], "stream": true,
+        });
+        let response = world.post(path, &body);
+        let (status, found, message) = response.error();
+        assert_eq!((status, found.as_deref()), (400, Some(param)));
+        let error = &response.json()["error"];
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert_eq!(error["n_ctx"], 4096);
+        let prompt = error["n_prompt_tokens"].as_u64().unwrap();
+        assert!(prompt > 4096 && message.contains(&prompt.to_string()));
+    }
+}
+
+#[test]
+fn what_can_never_fit_into_the_memory_is_refused_at_once() {
+    // 512 KiB hold 1,024 rows of the tiny model.
+    let world = World::with(ServerOptions::default(), Some(512 << 10));
+    let ask = |method: &str| {
+        let body = json!({
+            "prompt": text(100, 0), "max_tokens": 2000, "ignore_eos": true, "kv": {"method": method},
+        });
+        world.post("/v1/completions", &body)
+    };
+    let (status, param, message) = ask("full").error();
+    assert_eq!((status, param.as_deref()), (400, Some("max_tokens")));
+    assert!(message.contains("--kv-memory"), "{message}");
+    assert_eq!(
+        ask("inertia").ok()["usage"]["completion_tokens"],
+        2000,
+        "evicting, it fits"
+    );
+    assert!(world.engine.kv_pool().bytes_peak() <= 512 << 10);
+}
+
+#[test]
+fn a_body_that_is_too_large_is_refused() {
+    let options = ServerOptions {
+        body_limit: 1000,
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let response = world.post("/v1/completions", &json!({"prompt": text(1000, 0)}));
+    assert_eq!(response.error().0, 413);
+}

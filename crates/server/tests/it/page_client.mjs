@@ -1,0 +1,62 @@
+// What a person does on the page: run by page.rs with the address of a server and a file for a screenshot.
+
+import chromium from "@sparticuz/chromium";
+import puppeteer from "puppeteer-core";
+
+const [address, screenshot] = process.argv.slice(2);
+const browser = await puppeteer.launch({
+  executablePath: await chromium.executablePath(),
+  args: [...chromium.args, "--no-sandbox"],
+  headless: "shell",
+});
+const fail = message => { throw new Error(message); };
+try {
+  const page = await browser.newPage();
+  await page.setViewport({width: 1000, height: 1100});
+  const complaints = [];
+  page.on("pageerror", error => complaints.push(String(error)));
+  page.on("console", message => { if (message.type() === "error") complaints.push(message.text()); });
+  await page.goto(`http://${address}/`);
+  await page.waitForFunction(() => document.querySelectorAll("#method option").length > 1);
+
+  // A message under a method and a budget, answered in pieces.
+  await page.select("#method", "inertia");
+  await page.type("#budget", "40");
+  await page.$eval("#tokens", field => { field.value = "24"; });
+  await page.type("#text", "The harbour was quiet and the boats lay still. ".repeat(6));
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.querySelector(".assistant details"));
+  const seen = await page.evaluate(() => ({
+    figures: document.querySelector(".assistant .figures").textContent,
+    summary: document.querySelector(".assistant summary").textContent,
+    held: document.querySelectorAll(".assistant .held").length,
+    tokens: document.querySelectorAll(".assistant .tokens span").length,
+    answer: document.querySelector(".assistant div").textContent,
+    memory: document.getElementById("memory").textContent,
+  }));
+  if (!seen.figures.includes("40 entries retained (budget 40)")) fail(`figures: ${seen.figures}`);
+  if (!(seen.held > 0 && seen.held <= 40 && seen.held < seen.tokens)) fail(`${seen.held} of ${seen.tokens} held`);
+  if (!seen.summary.includes(`${seen.held} of`)) fail(`summary: ${seen.summary}`);
+  if (!seen.memory.includes(" of ")) fail(`memory: ${seen.memory}`);
+  await page.click(".assistant summary");
+  await page.screenshot({path: screenshot});
+
+  // A long answer, stopped.
+  await page.$eval("#tokens", field => { field.value = "3000"; });
+  await page.type("#text", "More");
+  await page.click("#send");
+  await page.waitForFunction(() => document.querySelectorAll(".assistant")[1]?.textContent.length > 50);
+  await page.click("#stop");
+  await page.waitForFunction(() => document.querySelectorAll(".assistant .figures")[1].textContent === "stopped");
+
+  // An error is shown, and the conversation goes on from before it.
+  await page.$eval("#budget", field => { field.value = "nothing"; });
+  await page.type("#text", "Again");
+  await page.click("#send");
+  await page.waitForFunction(() => document.querySelector(".error"));
+  const unexpected = complaints.filter(text => !text.includes("400"));
+  if (unexpected.length) fail(unexpected.join("\n"));
+  console.log("all as expected");
+} finally {
+  await browser.close();
+}

@@ -1,0 +1,71 @@
+//! Stopping lets the running requests finish, within a stated time.
+
+use std::time::Duration;
+
+use inertiakv_server::{Server, ServerError, ServerOptions};
+use serde_json::json;
+
+use crate::support::World;
+
+#[test]
+fn running_requests_finish() {
+    let world = World::new();
+    let body = json!({"prompt": "hello", "max_tokens": 200, "ignore_eos": true, "stream": true});
+    let mut sent = world.send("/v1/completions", &body);
+    while sent.line() != "" {}
+    let address = world.address;
+    world.stop().expect("a clean end");
+    let mut last = String::new();
+    loop {
+        let line = sent.line();
+        if line == "data: [DONE]" {
+            break;
+        }
+        assert!(!line.contains("error"), "{line}");
+        last = if line.is_empty() { last } else { line };
+    }
+    assert!(
+        std::net::TcpStream::connect(address).is_err(),
+        "nobody listens any more"
+    );
+}
+
+#[test]
+fn what_takes_longer_is_cancelled() {
+    let options = ServerOptions {
+        grace: Duration::ZERO,
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let body = json!({"prompt": "hello", "max_tokens": 4000, "ignore_eos": true, "stream": true});
+    let mut sent = world.send("/v1/completions", &body);
+    while !sent.line().starts_with("data: ") {}
+    world.stop().expect("a clean end");
+    let rest: Vec<String> = (0..8000)
+        .map(|_| sent.line())
+        .filter(|line| line.contains("error"))
+        .collect();
+    assert!(
+        rest.iter().any(|line| line.contains("shutting down")),
+        "the client is told"
+    );
+}
+
+#[test]
+fn a_taken_port_is_an_error_that_says_so() {
+    let world = World::new();
+    let options = ServerOptions {
+        port: world.address.port(),
+        ..ServerOptions::default()
+    };
+    let refused = Server::start(world.engine.clone(), options);
+    assert!(matches!(refused.err(), Some(ServerError::Bind { .. })));
+    let options = ServerOptions {
+        max_queue: 0,
+        ..ServerOptions::default()
+    };
+    assert!(matches!(
+        Server::start(world.engine.clone(), options).err(),
+        Some(ServerError::Zero("max_queue"))
+    ));
+}

@@ -1,0 +1,98 @@
+//! What was typed after `cargo xtask load` and `cargo xtask soak`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::usage::Usage;
+
+/// The settings of both.
+#[derive(Debug, PartialEq)]
+pub(super) struct Options {
+    pub(super) json: bool,
+    pub(super) model: String,
+    pub(super) methods: Vec<String>,
+    pub(super) kv_mebibytes: usize,
+    pub(super) prompt_tokens: usize,
+    pub(super) tokens: usize,
+    pub(super) requests: usize,
+    pub(super) prefill_chunk: usize,
+    pub(super) threads: Option<usize>,
+    pub(super) inertiakv: Option<PathBuf>,
+}
+
+impl Options {
+    /// Conversations of 4,096 tokens, more than fit.
+    pub(super) fn load() -> Self {
+        Self {
+            json: false,
+            model: "smollm2-135m".to_owned(),
+            methods: vec!["full".to_owned(), "inertia:ratio=0.9".to_owned()],
+            kv_mebibytes: 448,
+            prompt_tokens: 4096,
+            tokens: 512,
+            requests: 48,
+            prefill_chunk: 512,
+            threads: None,
+            inertiakv: None,
+        }
+    }
+
+    /// A mix that never fits all at once.
+    pub(super) fn soak() -> Self {
+        Self {
+            kv_mebibytes: 160,
+            prompt_tokens: 1500,
+            tokens: 96,
+            requests: 240,
+            prefill_chunk: 256,
+            ..Self::load()
+        }
+    }
+
+    pub(super) fn parse(mut self, task: &str, arguments: &[&str]) -> Result<Self, Usage> {
+        let mut arguments = arguments.iter();
+        while let Some(&name) = arguments.next() {
+            let mut value = || {
+                let value = arguments.next().copied();
+                value.ok_or_else(|| Usage(format!("`{name}` needs a value")))
+            };
+            match name {
+                "--json" => self.json = true,
+                "--model" => value()?.clone_into(&mut self.model),
+                "--methods" => self.methods = value()?.split(';').map(str::to_owned).collect(),
+                "--kv-mib" => self.kv_mebibytes = number(name, value()?)?,
+                "--prompt-tokens" => self.prompt_tokens = number(name, value()?)?,
+                "--tokens" => self.tokens = number(name, value()?)?,
+                "--requests" => self.requests = number(name, value()?)?,
+                "--prefill-chunk" => self.prefill_chunk = number(name, value()?)?,
+                "--threads" => self.threads = Some(number(name, value()?)?),
+                "--inertiakv" => self.inertiakv = Some(value()?.into()),
+                _ => return Err(Usage(format!("unknown option `{name}` of `{task}`"))),
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn number(name: &str, text: &str) -> Result<usize, Usage> {
+    match usize::from_str(text) {
+        Ok(number @ 1..) => Ok(number),
+        _ => Err(Usage(format!("`{name}` is a whole number of at least 1, not `{text}`"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    #[test]
+    fn options_replace_the_defaults() {
+        let options = Options::load().parse("load", &["--methods", "full;h2o", "--kv-mib", "64"]);
+        let options = options.expect("they are right");
+        assert_eq!(options.methods, ["full", "h2o"]);
+        assert_eq!((options.kv_mebibytes, options.tokens), (64, Options::load().tokens));
+        for wrong in [&["--kv-mib"][..], &["--kv-mib", "0"], &["--fast"]] {
+            assert!(Options::load().parse("load", wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
