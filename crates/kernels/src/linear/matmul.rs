@@ -11,11 +11,8 @@ use crate::threads::ThreadPool;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// Weight bytes of an item when there is one row: long enough to hide the hand-over, short enough to balance.
+/// Weight bytes of an item when there are few rows: long enough to hide the hand-over, short enough to balance.
 const BYTES_PER_ITEM: usize = 32 << 10;
-
-/// The same when there are a few rows: multiplying takes longer than reading then.
-const BYTES_PER_ITEM_OF_ROWS: usize = 12 << 10;
 
 /// Up to this many rows weights are better unpacked again than kept unpacked: reading them takes longest.
 pub(super) const FEW_ROWS: usize = 16;
@@ -147,10 +144,10 @@ impl<'a> Task<'a> {
             !linear.needs_floats() || x.floats().len() == x.rows() * x.columns(),
             "{linear:?} needs floats; use Activations::set"
         );
-        let groups_per_item = match x.rows() {
-            1 => (BYTES_PER_ITEM / linear.layout.group_bytes()).max(1),
-            2..=FEW_ROWS => (BYTES_PER_ITEM_OF_ROWS / linear.layout.group_bytes()).max(1),
-            _ => PANEL_GROUPS,
+        let groups_per_item = if x.rows() <= FEW_ROWS {
+            (BYTES_PER_ITEM / linear.layout.group_bytes()).max(1)
+        } else {
+            PANEL_GROUPS
         };
         let panels = linear.layout.groups().div_ceil(groups_per_item);
         Self {
