@@ -64,8 +64,6 @@ fn async_openai_chats() {
     let world = world();
     run(async {
         let client = client(&world, KEY);
-        let models = client.models().list().await.expect("a list");
-        assert_eq!(models.data[0].id, "tiny");
         let answer = client.chat().create(request(8, false)).await.expect("an answer");
         let text = answer.choices[0].message.content.clone().expect("text");
         let usage = answer.usage.expect("usage");

@@ -37,7 +37,7 @@ fn a_full_queue_says_when_to_come_back() {
 /// More than fits at once, of all kinds, from a shared beginning: everybody is answered within the memory.
 #[test]
 fn everybody_is_answered_within_the_memory() {
-    for (limit, prefix_memory) in [(600 << 10, 0), (600 << 10, 300 << 10), (2 << 20, 1 << 20)] {
+    for (limit, prefix_memory) in [(1 << 20, 0), (1 << 20, 300 << 10), (3 << 20, 1 << 20)] {
         let options = ServerOptions {
             prefill_chunk: 32,
             prefix_memory,

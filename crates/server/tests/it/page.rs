@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use inertiakv::testing::TinyModel;
 use inertiakv_server::ServerOptions;
 
 use crate::support::World;
@@ -35,7 +36,12 @@ fn a_person_can_chat_and_see_what_stays() {
     if !browser(&folder) {
         return;
     }
-    let world = World::with(ServerOptions::default(), Some(64 << 20));
+    // Slow enough that a long answer is still under way when a person stops it.
+    let model = TinyModel {
+        layers: 48,
+        ..TinyModel::default()
+    };
+    let world = World::over(&model, ServerOptions::default(), Some(64 << 20));
     // Packages are looked for beside the script.
     let script = folder.join("page_client.mjs");
     std::fs::write(&script, include_str!("page_client.mjs")).expect("the folder can be written");

@@ -16,6 +16,12 @@ try {
   const complaints = [];
   page.on("pageerror", error => complaints.push(String(error)));
   page.on("console", message => { if (message.type() === "error") complaints.push(message.text()); });
+  // A random model ends its turn at random; not before it has said everything.
+  await page.setRequestInterception(true);
+  page.on("request", request => {
+    const body = request.url().endsWith("/completions") && JSON.parse(request.postData());
+    request.continue(body ? {postData: JSON.stringify({...body, ignore_eos: true})} : {});
+  });
   await page.goto(`http://${address}/`);
   await page.waitForFunction(() => document.querySelectorAll("#method option").length > 1);
 

@@ -51,7 +51,7 @@ fn a_chat_is_answered_with_what_the_cache_did() {
 fn completions_take_texts_and_tokens_and_several_of_both() {
     let world = World::new();
     let ask = |prompt: serde_json::Value, n: usize| {
-        let body = json!({"prompt": prompt, "n": n, "max_tokens": 5, "seed": 3, "ignore_eos": true});
+        let body = json!({"prompt": prompt, "n": n, "max_tokens": 5, "seed": 3, "temperature": 5, "ignore_eos": true});
         world.complete(&body)["choices"].clone()
     };
     let one = ask(json!("hello there"), 1);

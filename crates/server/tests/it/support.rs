@@ -24,7 +24,12 @@ impl World {
 
     /// A server over the tiny model with so much KV memory.
     pub(crate) fn with(options: ServerOptions, kv_memory: Option<usize>) -> Self {
-        let engine = engine(&TinyModel::default(), kv_memory);
+        Self::over(&TinyModel::default(), options, kv_memory)
+    }
+
+    /// The same over another tiny model.
+    pub(crate) fn over(model: &TinyModel, options: ServerOptions, kv_memory: Option<usize>) -> Self {
+        let engine = engine(model, kv_memory);
         let server = Server::start(engine.clone(), options).expect("it starts");
         Self {
             stop: server.stopper(),
