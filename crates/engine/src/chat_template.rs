@@ -189,7 +189,7 @@ impl ChatTemplate {
     /// [`TemplateError::NoParts`] if the template rearranges or changes messages.
     pub fn around(&self, system: bool, joints: &[&str]) -> Result<Vec<String>, TemplateError> {
         // Marks have no spaces, as templates may trim.
-        let marks: Vec<String> = (0..usize::from(system) + joints.len() + 1)
+        let marks: Vec<String> = (0..=usize::from(system) + joints.len())
             .map(|index| format!("\u{f8ff}{index}\u{f8ff}"))
             .collect();
         let (first, parts) = marks.split_at(usize::from(system));

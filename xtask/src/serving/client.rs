@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 /// A silence so long is a failure.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const PATIENCE: Duration = Duration::from_mins(30);
 
 /// A request that has been sent.
 pub(super) struct Sent {

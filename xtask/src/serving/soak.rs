@@ -24,7 +24,7 @@ const CLIENTS: usize = 10;
 const GROWTH: u64 = 32 << 20;
 
 /// How long the server may take to notice that the last client has gone.
-const SETTLE: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_mins(1);
 
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     let options = Options::soak().parse("soak", arguments)?;

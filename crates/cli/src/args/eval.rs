@@ -41,7 +41,7 @@ pub(crate) struct RulerArguments {
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = settings::at_least_one, default_values_t = [1024], help_heading = "Examples")]
     pub(crate) lengths: Vec<usize>,
 
-    /// Tasks by their official names [default: all but qa_1 and qa_2, and facts_1 and facts_2 in their place]
+    /// Tasks by their official names [default: all, with our fact sets in place of the two question tasks]
     #[arg(long, value_name = "TASK,…", value_delimiter = ',', help_heading = "Examples")]
     pub(crate) tasks: Vec<RulerTask>,
 

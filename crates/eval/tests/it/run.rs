@@ -185,7 +185,7 @@ fn failures_are_recorded_and_tried_again() {
         records[4]["report"]["prompt_tokens"],
         records[5]["report"]["prompt_tokens"]
     );
-    run_all(&engine, &[too_long.clone()], &["full"], &results).unwrap();
+    run_all(&engine, std::slice::from_ref(&too_long), &["full"], &results).unwrap();
     assert_eq!(lines(&results).len(), 7);
 
     let cut = Example {

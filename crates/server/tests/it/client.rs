@@ -31,7 +31,7 @@ impl Response {
         self.json()
     }
 
-    /// Status, field and message of an error in OpenAI's shape.
+    /// Status, field and message of an error in the shape of `OpenAI`.
     pub(crate) fn error(&self) -> (u16, Option<String>, String) {
         let error = &self.json()["error"];
         assert!(error["type"].is_string(), "{}", self.body);
@@ -64,7 +64,11 @@ pub(crate) fn send(address: SocketAddr, method: &str, path: &str, headers: &[&st
     let mut stream = TcpStream::connect(address).expect("the server listens");
     let mut head = format!("{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n");
     if !body.is_empty() {
-        head += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+        head.extend([
+            "Content-Type: application/json\r\nContent-Length: ",
+            &body.len().to_string(),
+            "\r\n",
+        ]);
     }
     for line in headers {
         head += line;
