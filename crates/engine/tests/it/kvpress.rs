@@ -1,5 +1,5 @@
 //! Is what kvpress does on a tiny random model (`golden/make_kvpress.py`), and what it keeps on a trained one, what the
-//! engine does? That it keeps the same on the tiny one is a unit test of the session, which replays KVzip's requests.
+//! engine does? That it keeps the same on the tiny one is a unit test of the session, which replays the requests of `KVzip`.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
