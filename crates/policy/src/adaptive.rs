@@ -8,7 +8,7 @@ use crate::aggregation::Aggregation;
 use crate::policy::Policy;
 use crate::ratio::Ratio;
 
-/// What [`Aggregation::Adaptive`](crate::Aggregation::Adaptive) measured at its first ten scorings, and what it chose.
+/// What [`Aggregation::Adaptive`] measured at its first ten scorings, and what it chose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdaptiveReport {
     /// Noise σ: 1 − Jaccard of two layers' top-B sets at one step, in the mean over pairs of scored layers and over the
