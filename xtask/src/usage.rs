@@ -1,4 +1,4 @@
-//! A task that was asked for in the wrong way.
+//! What is typed after a task, and what is wrong with it.
 
 use std::fmt;
 
@@ -13,3 +13,15 @@ impl fmt::Display for Usage {
 }
 
 impl std::error::Error for Usage {}
+
+/// The value of the option `name`, which comes next.
+pub(crate) fn value<'a>(name: &str, arguments: &mut std::slice::Iter<'_, &'a str>) -> Result<&'a str, Usage> {
+    let value = arguments.next().copied();
+    value.ok_or_else(|| Usage(format!("`{name}` needs a value")))
+}
+
+/// The value of the option `name` as a number.
+pub(crate) fn at_least_one(name: &str, text: &str) -> Result<usize, Usage> {
+    let number = text.parse().ok().filter(|&number| number > 0);
+    number.ok_or_else(|| Usage(format!("`{name}` is a whole number of at least 1, not `{text}`")))
+}

@@ -227,6 +227,18 @@ pub(crate) struct MethodArguments {
     pub(crate) budget: BudgetArguments,
 }
 
+/// Which entries stay where memory has to be bounded however much is said.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Method")]
+pub(crate) struct BoundedMethodArguments {
+    /// Which entries stay, as `name` or `name:key=value,…`
+    #[arg(long, value_name = "METHOD", default_value = "inertia:tokens=1024")]
+    pub(crate) method: Method,
+
+    #[command(flatten)]
+    pub(crate) budget: BudgetArguments,
+}
+
 /// How tokens are drawn and when to stop.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Generation")]
@@ -392,17 +404,8 @@ pub(crate) struct ChatArguments {
     #[command(flatten)]
     pub(crate) context: ContextArguments,
 
-    /// Which entries stay, as `name` or `name:key=value,…`
-    #[arg(
-        long,
-        value_name = "METHOD",
-        default_value = "inertia:tokens=1024",
-        help_heading = "Method"
-    )]
-    pub(crate) method: Method,
-
     #[command(flatten)]
-    pub(crate) budget: BudgetArguments,
+    pub(crate) method: BoundedMethodArguments,
     #[command(flatten)]
     pub(crate) sampling: SamplingArguments,
 

@@ -1,10 +1,8 @@
 //! How does a command get its engine, and what does it warn about before it runs?
 
-use std::ops::ControlFlow;
-
 use inertiakv::catalog::Store;
 use inertiakv::policy::Method;
-use inertiakv::{Engine, EngineOptions, Error, RunReport, Session};
+use inertiakv::{Engine, EngineOptions, Error, RunReport};
 
 use crate::failure::usage;
 use crate::format::{count, counted};
@@ -31,28 +29,6 @@ pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> a
     }
     tracing::info!(path = %path.display(), threads = engine.threads(), context = engine.context(), "model loaded");
     Ok(engine)
-}
-
-/// A session under `method` that has read `prompt`: a fork of `base` where one prefill can serve both.
-pub(crate) fn session_of(
-    base: &Session,
-    method: &Method,
-    prompt: &[u32],
-    watch: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
-) -> Result<Session, Error> {
-    if !method.needs_own_prefill() {
-        return base.fork(method);
-    }
-    let mut session = base.engine().session(method)?;
-    session.prefill(prompt, watch)?;
-    Ok(session)
-}
-
-/// A session under `full` whose prefill remembers what forks under `methods` will need.
-pub(crate) fn base_of(engine: &Engine, methods: &[Method]) -> Result<Session, Error> {
-    let mut base = engine.session(&Method::full())?;
-    base.remember_for(methods.iter().filter(|method| !method.needs_own_prefill()))?;
-    Ok(base)
 }
 
 /// Warns of a budget that ruins answers, before time is spent on it.

@@ -12,7 +12,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use serde::Serialize;
 
 use crate::decoder::Profile;
-use crate::{Engine, Error, Session, memory};
+use crate::{Engine, Error, RunReport, Session, memory};
 
 /// Steps after the first one that do not count: caches and branch predictors get used to the shorter cache.
 const WARM_UP_STEPS: usize = 2;
@@ -41,7 +41,8 @@ pub struct BenchRow {
     pub method: String,
     /// Sequences that decoded together.
     pub sequences: usize,
-    /// Prompt tokens per second; the median of the rounds.
+    /// Prompt tokens per second, compressing the prompt included; the median of the rounds. The prefill is shared, so that
+    /// remembering what methods of the prompt need is a part of it for all.
     pub prefill_tokens_per_second: f64,
     /// Slowest and fastest round.
     pub prefill_spread: [f64; 2],
@@ -128,7 +129,6 @@ impl Engine {
                     ControlFlow::Break(()) => Err(Error::Cancelled),
                 }
             };
-            let mut prefill = Vec::new();
             let mut peak = None;
             let mut figures: Vec<Figures> = options.methods.iter().map(|_| Figures::default()).collect();
             for round in 0..options.rounds {
@@ -146,8 +146,6 @@ impl Engine {
                         Ok(session)
                     })
                     .collect::<Result<_, Error>>()?;
-                let seconds: f64 = prompts.iter().map(|prompt| prompt.report().prefill_seconds).sum();
-                prefill.push((context * options.sequences) as f64 / seconds);
                 part_done()?;
                 let mut turns: Vec<(&Method, &mut Figures)> = options.methods.iter().zip(&mut figures).collect();
                 // Nobody always comes first.
@@ -160,7 +158,7 @@ impl Engine {
                 }
             }
             for (method, figures) in options.methods.iter().zip(figures) {
-                rows.push(figures.row(context, method, options.sequences, &prefill, peak));
+                rows.push(figures.row(context, method, options.sequences, peak));
             }
         }
         Ok(rows)
@@ -193,7 +191,16 @@ impl Engine {
                 });
             }
         }
-        options.methods.iter().try_for_each(|method| self.check_method(method))
+        options.methods.iter().try_for_each(|method| {
+            self.check_method(method)?;
+            if method.needs_own_prefill() {
+                // All methods decode from copies of one prefill.
+                return Err(Error::OwnPrefill {
+                    method: method.to_string(),
+                });
+            }
+            Ok(())
+        })
     }
 
     /// The first pass through the weights pays for page faults and sleeping threads.
@@ -220,6 +227,7 @@ impl Engine {
 /// What the rounds of one method gave.
 #[derive(Default)]
 struct Figures {
+    prefill: Vec<f64>,
     speeds: Vec<f64>,
     steps: Vec<f64>,
     first_steps: Vec<f64>,
@@ -234,6 +242,10 @@ impl Figures {
             .iter()
             .map(|prompt| prompt.copy(method))
             .collect::<Result<Vec<_>, Error>>()?;
+        let seconds = |report: RunReport| report.prefill_seconds + report.compression_seconds;
+        let prefill: f64 = sessions.iter().map(|session| seconds(session.report())).sum();
+        let prompt_tokens: usize = sessions.iter().map(Session::position).sum();
+        self.prefill.push(prompt_tokens as f64 / prefill);
         let engine = prompts[0].engine().clone();
         let mut random = ChaCha8Rng::seed_from_u64(0);
         let mut step = || -> Result<Profile, Error> {
@@ -268,14 +280,7 @@ impl Figures {
         Ok(())
     }
 
-    fn row(
-        self,
-        context: usize,
-        method: &Method,
-        sequences: usize,
-        prefill: &[f64],
-        peak_rss_bytes: Option<usize>,
-    ) -> BenchRow {
+    fn row(self, context: usize, method: &Method, sequences: usize, peak_rss_bytes: Option<usize>) -> BenchRow {
         let total = self.profile.total.as_secs_f64();
         let share = |part: Duration| part.as_secs_f64() / total;
         let Profile {
@@ -290,8 +295,8 @@ impl Figures {
             context,
             method: method.to_string(),
             sequences,
-            prefill_tokens_per_second: median(prefill),
-            prefill_spread: spread(prefill),
+            prefill_tokens_per_second: median(&self.prefill),
+            prefill_spread: spread(&self.prefill),
             decode_tokens_per_second: median(&self.speeds),
             decode_spread: spread(&self.speeds),
             step_milliseconds: median(&self.steps),

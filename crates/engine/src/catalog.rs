@@ -19,7 +19,7 @@ use serde::Serialize;
 
 pub use entries::{DEFAULT_MODEL, entries, entry};
 pub use error::CatalogError;
-pub(crate) use pull::hexadecimal;
+pub use pull::hexadecimal;
 pub use pull::{PullProgress, PullStage};
 
 /// One model of the catalog.

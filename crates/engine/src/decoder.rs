@@ -61,11 +61,21 @@ pub(crate) struct Sequence<'a, B: Backend> {
 pub(crate) trait Observer<B: Backend> {
     /// What to capture in this layer.
     fn wants(&self, layer: usize) -> Option<Capture>;
-    /// Called with the queries of the sequence's new rows, `[rows][heads][head_dim]`, before their rotation and after it,
-    /// as far as [`Observer::wants`] asked for either.
-    fn queries(&mut self, _layer: usize, _rotated: bool, _queries: &B::Rows, _range: Range<usize>) {}
+    /// Called with the queries of the sequence's new rows, `[rows][heads][head_dim]`, before their rotation, where
+    /// [`Observer::wants`] asked for them.
+    fn plain_queries(&mut self, _layer: usize, _queries: &B::Rows, _range: Range<usize>) {}
     /// Called right after the attention of a layer for which [`Observer::wants`] asked.
-    fn observe(&mut self, layer: usize, cache: &B::Cache, mass: &Mass) -> Result<(), Error>;
+    fn observe(&mut self, layer: usize, seen: &Seen<'_, B>) -> Result<(), Error>;
+}
+
+/// One layer of one sequence, right after its attention.
+pub(crate) struct Seen<'a, B: Backend> {
+    pub cache: &'a B::Cache,
+    /// The queries of the batch, rotated, of which `range` is the sequence's: `[rows][heads][head_dim]`.
+    pub queries: &'a B::Rows,
+    pub range: Range<usize>,
+    /// What was asked for of it.
+    pub mass: &'a Mass,
 }
 
 /// What an [`Observer`] needs of one layer.
@@ -75,8 +85,6 @@ pub(crate) struct Capture {
     pub mass: Option<(GroupPooling, usize)>,
     /// The queries before their rotation.
     pub plain_queries: bool,
-    /// The queries after it.
-    pub rotated_queries: bool,
 }
 
 /// Where the time of a forward pass went.
@@ -315,10 +323,9 @@ impl<B: Backend> Decoder<B> {
             kv_heads,
             head_dim,
         } = self.shape;
-        show_queries(index, false, &work.queries, heads * head_dim, sequences);
+        show_queries(index, &work.queries, heads * head_dim, sequences);
         backend.rope(&mut work.queries, heads, head_dim, self.rope_style, &work.angles);
         backend.rope(&mut work.keys, kv_heads, head_dim, self.rope_style, &work.angles);
-        show_queries(index, true, &work.queries, heads * head_dim, sequences);
 
         let start = Instant::now();
         let caches = sequences
@@ -349,11 +356,20 @@ impl<B: Backend> Decoder<B> {
         profile.attention += start.elapsed();
 
         let start = Instant::now();
+        let mut first = 0;
         for (sequence, mass) in sequences.iter_mut().zip(&work.masses) {
+            let range = first..first + sequence.tokens.len() * heads * head_dim;
+            first = range.end;
             if let Some(observer) = &mut sequence.observer
                 && observer.wants(index).is_some()
             {
-                observer.observe(index, &*sequence.cache, mass)?;
+                let seen = Seen {
+                    cache: &*sequence.cache,
+                    queries: &work.queries,
+                    range,
+                    mass,
+                };
+                observer.observe(index, &seen)?;
             }
         }
         profile.scoring += start.elapsed();
@@ -401,30 +417,16 @@ impl<B: Backend> Decoder<B> {
     }
 }
 
-/// Shows every sequence's observer its part of the queries, if it wants them.
-fn show_queries<B: Backend>(
-    layer: usize,
-    rotated: bool,
-    queries: &B::Rows,
-    width: usize,
-    sequences: &mut [Sequence<'_, B>],
-) {
+/// Shows every sequence's observer its part of the queries before their rotation, if it wants them.
+fn show_queries<B: Backend>(layer: usize, queries: &B::Rows, width: usize, sequences: &mut [Sequence<'_, B>]) {
     let mut first = 0;
     for sequence in sequences {
-        let range = first * width..(first + sequence.tokens.len()) * width;
-        first += sequence.tokens.len();
-        let Some(observer) = &mut sequence.observer else {
-            continue;
-        };
-        let wanted = observer.wants(layer).is_some_and(|capture| {
-            if rotated {
-                capture.rotated_queries
-            } else {
-                capture.plain_queries
-            }
-        });
-        if wanted {
-            observer.queries(layer, rotated, queries, range);
+        let range = first..first + sequence.tokens.len() * width;
+        first = range.end;
+        if let Some(observer) = &mut sequence.observer
+            && observer.wants(layer).is_some_and(|capture| capture.plain_queries)
+        {
+            observer.plain_queries(layer, queries, range);
         }
     }
 }

@@ -52,6 +52,7 @@ struct Inner {
     name: String,
     config: ModelConfig,
     quantisation: String,
+    fingerprint: String,
     sizes: Sizes,
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
@@ -108,6 +109,7 @@ impl Engine {
         let inner = Inner {
             name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
             quantisation: weights::quantisation(&file),
+            fingerprint: weights::fingerprint(&file)?,
             sizes: weights::sizes(&decoder),
             config,
             tokenizer,
@@ -218,6 +220,7 @@ impl Engine {
         ModelInfo {
             shape: ModelShape::from(config),
             quantisation: self.inner.quantisation.clone(),
+            fingerprint: self.inner.fingerprint.clone(),
             weight_bytes: self.inner.sizes.bytes,
             kv_bytes_per_token: self.kv_pool().bytes_per_row() * config.layers * config.kv_heads,
         }

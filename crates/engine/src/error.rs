@@ -54,6 +54,8 @@ pub enum Error {
     ForkAfterStep,
     #[error("the prompt of `{method}` was compressed when it was complete; prefill it in one piece")]
     PromptInPieces { method: String },
+    #[error("a compressed prompt can only be forked under its own method; fork the prompt before, or prefill it again")]
+    ForkCompressed,
     #[error("a prefill that has begun cannot remember more; say what its forks need before it")]
     PrefillBegun,
     #[error("`{method}` compresses the prompt while it runs, so it cannot share a prefill; give it one of its own")]

@@ -48,6 +48,8 @@ pub struct ModelInfo {
     pub shape: ModelShape,
     /// Weight types and how many tensors have each, most first.
     pub quantisation: String,
+    /// What tells models of one name and shape apart: the SHA-256 of the first bytes of every tensor.
+    pub fingerprint: String,
     /// Bytes of weights in memory.
     pub weight_bytes: usize,
     /// Bytes of KV cache per token, all layers, with the session's element type.

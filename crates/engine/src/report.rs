@@ -36,7 +36,7 @@ pub struct RunReport {
     pub compression_ratio: Option<f64>,
     /// B: entries kept at the end of a step; `None` for the full cache.
     pub budget: Option<usize>,
-    /// Refresh interval r, or `once`; `None` for the full cache, which never computes scores.
+    /// Refresh interval r, or `once`; `None` where nothing is evicted while decoding.
     pub refresh: Option<String>,
     /// Decode steps.
     pub steps: usize,
@@ -56,9 +56,9 @@ pub struct RunReport {
     pub kv_bytes: usize,
     /// Most bytes at any time.
     pub kv_bytes_peak: usize,
-    /// Bytes when the prompt was complete, before it was compressed.
+    /// Bytes when the prompt was complete, before its last compression.
     pub kv_bytes_prefill: usize,
-    /// Bytes that evictions gave back, summed; from the allocator.
+    /// Bytes by which evictions shrank this cache, summed; what a fork shares stays with the others.
     pub kv_bytes_freed: usize,
     /// Seconds of prefill.
     pub prefill_seconds: f64,

@@ -138,10 +138,16 @@ impl Session {
         tokens: &[u32],
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<(), Error> {
+        if self.is_compressed_prompt() {
+            return Err(Error::PromptInPieces {
+                method: self.method.to_string(),
+            });
+        }
         if self.policy.is_some() || self.deferred.is_some() {
             return Err(Error::PrefillAfterStep);
         }
         self.check(tokens)?;
+        self.check_repetition(tokens)?;
         self.broken = true;
         let start = Instant::now();
         self.run_prompt(tokens, progress)?;
@@ -267,7 +273,11 @@ impl Session {
             return Err(Error::Broken);
         }
         if self.policy.is_some() && *method != self.method {
-            return Err(Error::ForkAfterStep);
+            return Err(if self.is_compressed_prompt() {
+                Error::ForkCompressed
+            } else {
+                Error::ForkAfterStep
+            });
         }
         self.engine.check_method(method)?;
         let is_prefilled = self.policy.is_none() && self.position > 0;
@@ -324,13 +334,19 @@ impl Session {
         };
         let decode_seconds = figures.decode.total.as_secs_f64();
         let last = self.method.last_policy();
+        // What bounds a prompt alone does not grow with what comes after it.
+        let bounded = if self.method.decode.policy.evicts() {
+            (prompt_tokens, self.position)
+        } else {
+            (figures.prompt_tokens, figures.prompt_tokens)
+        };
         let [retained_min, retained_max] = self.retained_range();
         RunReport {
             model: self.engine.name().to_owned(),
             method: self.method.to_string(),
             prompt_tokens,
-            compression_ratio: compression_ratio(last.budget, prompt_tokens),
-            budget: last.budget.entries(prompt_tokens, self.position),
+            compression_ratio: compression_ratio(last.budget, bounded.0),
+            budget: last.budget.entries(bounded.0, bounded.1),
             refresh: refresh(&self.method.decode.policy),
             steps: policy.map_or(0, PolicyState::step),
             evictions: policy.map_or(0, PolicyState::evictions),
@@ -354,6 +370,12 @@ impl Session {
                 0.0
             },
         }
+    }
+
+    /// Whether the prompt has been compressed and no step taken since.
+    fn is_compressed_prompt(&self) -> bool {
+        let began = self.policy.as_ref().map(PolicyState::step);
+        self.method.prefill.is_some() && began == Some(0)
     }
 
     /// Time of all decode steps so far, by kind of work.

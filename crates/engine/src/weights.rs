@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use inertiakv_kernels::linear::{Linear, WeightType};
 use inertiakv_kernels::ops;
 
+use sha2::{Digest, Sha256};
+
 use crate::Error;
 use crate::backend::{Backend, CpuBackend, HeadShape};
+use crate::catalog::hexadecimal;
 use crate::config::{ModelConfig, Rope, RopeScaling, RopeStyle};
 use crate::decoder::{Decoder, Layer, Projection};
 use crate::gguf::{Gguf, GgufError};
@@ -46,6 +49,18 @@ pub(crate) fn load<B: Backend>(
             Some(loader.linear("output.weight")?)
         },
     })
+}
+
+/// What tells two models of one shape apart without reading all of them: the SHA-256 of the first bytes of every tensor.
+pub(crate) fn fingerprint(file: &Gguf) -> Result<String, GgufError> {
+    const BYTES: usize = 4096;
+    let mut hash = Sha256::new();
+    for tensor in file.tensors() {
+        let data = file.tensor_data(tensor.name())?;
+        hash.update(tensor.name());
+        hash.update(&data[..data.len().min(BYTES)]);
+    }
+    Ok(hexadecimal(&hash.finalize()))
 }
 
 /// Weight types and how many tensors have each, most first, as in `Q5_0 ×132, F32 ×121`.

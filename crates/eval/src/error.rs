@@ -31,6 +31,24 @@ pub enum EvalError {
         /// Tokens there are.
         limit: usize,
     },
+    /// A method that had to evict and did not.
+    #[error(
+        "`{method}` evicted nothing of {entries} entries although its budget is {budget}; its score would be that of `full`"
+    )]
+    NoEviction {
+        /// The method.
+        method: String,
+        /// Entries of the prompt.
+        entries: usize,
+        /// Its budget.
+        budget: usize,
+    },
+    /// Another run has the results open.
+    #[error("another run writes to {}; wait for it, or choose another folder", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+    },
     /// A folder of results cannot be used.
     #[error("the results in {} cannot be used: {source}", path.display())]
     Results {

@@ -21,12 +21,3 @@ mod truncation;
 pub use error::EvalError;
 pub use example::{Chat, Example};
 pub use truncation::Truncation;
-
-/// Bytes as hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    bytes
-        .iter()
-        .flat_map(|byte| [byte >> 4, byte & 15])
-        .filter_map(|digit| char::from_digit(digit.into(), 16))
-        .collect()
-}

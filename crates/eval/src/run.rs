@@ -8,12 +8,13 @@ mod prompt;
 mod results;
 mod summary;
 
-pub use results::{Outcome, Record, Results};
+pub use results::{Outcome, Outcomes, Record, Results};
 pub use summary::{MethodSummary, summarise};
 
 use std::ops::ControlFlow;
 
-use inertiakv::{Engine, GenerateOptions, Generation, Method, RunReport, Session};
+use inertiakv::catalog::hexadecimal;
+use inertiakv::{Engine, GenerateOptions, Generation, LearnedScorer, Method, RunReport, Session, policy};
 use sha2::{Digest, Sha256};
 
 use crate::metrics::Scorer;
@@ -31,14 +32,16 @@ pub struct RunProgress<'a> {
     pub example: &'a str,
 }
 
-/// Runs every example under every method and adds what is not there yet to the results.
+/// Runs every example under every method and adds what is not there yet to the results; returns the keys of all these
+/// units.
 ///
 /// What goes wrong in a unit is recorded, and the next one begins. So is a method that should evict and evicted nothing
 /// although the context exceeds its budget: its scores would be those of the full cache.
 ///
 /// # Errors
 ///
-/// The results cannot be written, or `progress` breaks ([`inertiakv::Error::Cancelled`]).
+/// The model cannot run a method, the results cannot be written, or `progress`, which is asked between chunks and tokens,
+/// breaks ([`inertiakv::Error::Cancelled`]).
 pub fn run(
     engine: &Engine,
     examples: &[Example],
@@ -46,66 +49,82 @@ pub fn run(
     scorer: &Scorer<'_>,
     results: &mut Results,
     progress: &mut dyn FnMut(RunProgress<'_>) -> ControlFlow<()>,
-) -> Result<(), EvalError> {
-    let total = examples.len() * methods.len();
-    let mut done = 0;
+) -> Result<Vec<String>, EvalError> {
+    for method in methods {
+        engine.check_method(method)?;
+    }
+    let mut run = Run {
+        engine,
+        scorer,
+        progress,
+        done: 0,
+        total: examples.len() * methods.len(),
+    };
+    let mut keys = Vec::with_capacity(run.total);
     for example in examples {
-        let mut step = |done: usize| {
-            let now = RunProgress {
-                done,
-                total,
-                example: &example.id,
-            };
-            match progress(now) {
-                ControlFlow::Continue(()) => Ok(()),
-                ControlFlow::Break(()) => Err(EvalError::Engine(inertiakv::Error::Cancelled)),
+        let mut open = Vec::new();
+        for method in methods {
+            let key = key(engine, method, example);
+            keys.push(key.clone());
+            if results.has(&key) {
+                run.done += 1;
+            } else {
+                open.push((method, key));
             }
-        };
-        let keys: Vec<String> = methods.iter().map(|method| key(engine, method, example)).collect();
-        let open: Vec<(&Method, String)> = methods.iter().zip(keys).filter(|(_, key)| !results.has(key)).collect();
-        done += methods.len() - open.len();
-        step(done)?;
+        }
+        if run.flow(example).is_break() {
+            return Err(inertiakv::Error::Cancelled.into());
+        }
         if open.is_empty() {
             continue;
         }
-        let prefilled = prefill(engine, example, &open);
+        let prefilled = recorded(run.prefill(example, &open))?;
         for (method, key) in open {
-            let unit = match &prefilled {
-                Ok((base, prompt)) => answer(base, prompt, method, example),
-                Err(error) => Err(error.to_string()),
+            let scored = match &prefilled {
+                Ok((base, prompt)) => recorded(run.answer(base, prompt, method, example))?,
+                Err(reason) => Err(reason.clone()),
             };
-            let scored = unit.and_then(|unit| {
-                let score = scorer.score(&example.scoring, &unit.generation.text, &example.answers);
-                Ok((score.map_err(|error| error.to_string())?, unit))
-            });
-            results.push(&record(key, method, example, scored))?;
-            done += 1;
-            step(done)?;
+            results.push(&record(key, engine, method, example, scored))?;
+            run.done += 1;
         }
     }
-    Ok(())
+    Ok(keys)
 }
 
-/// What identifies a unit: the model by name and size, the method, and everything in the example.
+/// What identifies a unit: everything that its answer depends on. The number of threads is not among it.
 fn key(engine: &Engine, method: &Method, example: &Example) -> String {
-    let info = engine.info();
-    let model = (
-        engine.name(),
-        info.quantisation,
-        info.weight_bytes,
-        engine.kv_pool().config().kv_type.to_string(),
-    );
-    let unit = serde_json::to_vec(&(model, method.to_string(), example)).unwrap_or_default();
-    crate::hex(&Sha256::digest(unit)[..16])
+    let rules = method.prefill.iter().chain([&method.decode]);
+    let is_learned = rules
+        .into_iter()
+        .any(|rule| rule.policy.scorer == policy::Scorer::Learned);
+    let unit = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "model": engine.name(),
+        "fingerprint": engine.info().fingerprint,
+        "kv_type": engine.kv_pool().config().kv_type.to_string(),
+        "context": engine.context(),
+        "scorer": engine.scorer().filter(|_| is_learned).map(LearnedScorer::training),
+        "method": method.to_string(),
+        "example": example,
+    });
+    hexadecimal(&Sha256::digest(unit.to_string())[..16])
 }
 
-fn prefill(engine: &Engine, example: &Example, open: &[(&Method, String)]) -> Result<(Session, Prompt), EvalError> {
-    let prompt = Prompt::new(engine, example, engine.context())?;
-    let mut base = engine.session(&Method::full())?;
-    let shared = open.iter().map(|(method, _)| *method);
-    base.remember_for(shared.filter(|method| !method.needs_own_prefill()))?;
-    base.prefill(&prompt.context, &mut |_, _| ControlFlow::Continue(()))?;
-    Ok((base, prompt))
+/// A failure is recorded, but a cancelled unit has not failed.
+fn recorded<T>(result: Result<T, EvalError>) -> Result<Result<T, String>, EvalError> {
+    match result {
+        Err(EvalError::Engine(inertiakv::Error::Cancelled)) => Err(inertiakv::Error::Cancelled.into()),
+        result => Ok(result.map_err(|error| error.to_string())),
+    }
+}
+
+/// A run under way.
+struct Run<'a> {
+    engine: &'a Engine,
+    scorer: &'a Scorer<'a>,
+    progress: &'a mut dyn FnMut(RunProgress<'_>) -> ControlFlow<()>,
+    done: usize,
+    total: usize,
 }
 
 /// What a unit gave.
@@ -113,77 +132,122 @@ struct Answered {
     generation: Generation,
     report: RunReport,
     question_tokens: usize,
+    score: f64,
 }
 
-fn answer(base: &Session, prompt: &Prompt, method: &Method, example: &Example) -> Result<Answered, String> {
-    let run = || -> Result<Answered, inertiakv::Error> {
-        let mut session = if method.needs_own_prefill() {
-            let mut own = base.engine().session(method)?;
-            own.prefill(&prompt.context, &mut |_, _| ControlFlow::Continue(()))?;
-            own
-        } else {
-            base.fork(method)?
-        };
-        session.step(&prompt.question)?;
+impl Run<'_> {
+    fn flow(&mut self, example: &Example) -> ControlFlow<()> {
+        (self.progress)(RunProgress {
+            done: self.done,
+            total: self.total,
+            example: &example.id,
+        })
+    }
+
+    /// The session that methods are forked from; it has read nothing if each of them reads for itself.
+    fn prefill(&mut self, example: &Example, open: &[(&Method, String)]) -> Result<(Session, Prompt), EvalError> {
+        let prompt = Prompt::new(self.engine, example, self.engine.context())?;
+        let mut base = self.engine.session(&Method::full())?;
+        let methods = open.iter().map(|(method, _)| *method);
+        base.remember_for(methods.clone())?;
+        if !methods.clone().all(Method::needs_own_prefill) {
+            base.prefill(&prompt.context, &mut |_, _| self.flow(example))?;
+        }
+        Ok((base, prompt))
+    }
+
+    fn answer(
+        &mut self,
+        base: &Session,
+        prompt: &Prompt,
+        method: &Method,
+        example: &Example,
+    ) -> Result<Answered, EvalError> {
+        let mut session = base.fork_or_prefill(method, &prompt.context, &mut |_, _| self.flow(example))?;
+        session.step_watched(&prompt.question, &mut |_, _| self.flow(example))?;
         let options = GenerateOptions {
             max_tokens: example.max_new_tokens,
             ..GenerateOptions::default()
         };
-        let mut tokens = 0;
+        let (mut tokens, mut is_cancelled) = (0, false);
         let generation = session.generate(&options, &mut |piece| {
             tokens += 1;
-            if example.stop_at_newline && tokens > 1 && piece.contains('\n') {
+            is_cancelled = self.flow(example).is_break();
+            if is_cancelled || example.stop_at_newline && tokens > 1 && piece.contains('\n') {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
         })?;
+        if is_cancelled {
+            return Err(inertiakv::Error::Cancelled.into());
+        }
+        let report = session.report();
+        check_evictions(method, &report)?;
         Ok(Answered {
+            score: self
+                .scorer
+                .score(&example.scoring, &generation.text, &example.answers)?,
             generation,
-            report: session.report(),
+            report,
             question_tokens: prompt.question.len(),
         })
-    };
-    let answered = run().map_err(|error| error.to_string())?;
-    let report = &answered.report;
-    let exceeds = report.budget.is_some_and(|budget| budget < report.prompt_tokens);
-    if exceeds && report.evictions + report.masked == 0 {
-        return Err(format!(
-            "`{method}` evicted nothing of {} entries although its budget is {}; its score would be that of `full`",
-            report.prompt_tokens,
-            report.budget.unwrap_or(0)
-        ));
     }
-    Ok(answered)
 }
 
-fn record(key: String, method: &Method, example: &Example, scored: Result<(f64, Answered), String>) -> Record {
-    let blank = Record {
+/// A method that had to evict and did not would be scored as `full`.
+fn check_evictions(method: &Method, report: &RunReport) -> Result<(), EvalError> {
+    let Some(budget) = report.budget else { return Ok(()) };
+    let decode = &method.decode.policy;
+    let most = if decode.evicts() {
+        budget.saturating_add(decode.interval - 1)
+    } else {
+        budget
+    };
+    if report.prompt_tokens > most && report.evictions + report.masked == 0 {
+        return Err(EvalError::NoEviction {
+            method: method.to_string(),
+            entries: report.prompt_tokens,
+            budget,
+        });
+    }
+    Ok(())
+}
+
+fn record(
+    key: String,
+    engine: &Engine,
+    method: &Method,
+    example: &Example,
+    scored: Result<Answered, String>,
+) -> Record {
+    let outcome = |score, error| Outcome {
         key,
+        model: engine.name().to_owned(),
         id: example.id.clone(),
         task: example.task.clone(),
         labels: example.labels.clone(),
         method: method.to_string(),
-        score: None,
-        error: None,
-        prediction: String::new(),
-        answers: example.answers.clone(),
-        question_tokens: 0,
-        tokens: 0,
-        report: None,
+        score,
+        error,
     };
+    let answers = example.answers.clone();
     match scored {
-        Ok((score, answered)) => Record {
-            score: Some(score),
+        Ok(answered) => Record {
+            outcome: outcome(Some(answered.score), None),
             prediction: answered.generation.text,
+            answers,
             question_tokens: answered.question_tokens,
             tokens: answered.generation.tokens.len(),
             report: Some(answered.report),
-            ..blank
         },
         Err(error) => Record {
-            error: Some(error),
-            ..blank
+            outcome: outcome(None, Some(error)),
+            prediction: String::new(),
+            answers,
+            question_tokens: 0,
+            tokens: 0,
+            report: None,
         },
     }
 }

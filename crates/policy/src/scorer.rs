@@ -428,18 +428,16 @@ mod tests {
         }
     }
 
+    fn two_heads() -> [HeadObservation<'static>; 2] {
+        [&[2.0, 1.0, 3.0], &[0.0, 6.0, 0.0]].map(|mass| HeadObservation {
+            mass,
+            ..Default::default()
+        })
+    }
+
     #[test]
     fn attention_is_the_mean_over_query_heads_and_queries() {
-        let heads = [
-            HeadObservation {
-                mass: &[2.0, 1.0, 3.0],
-                ..Default::default()
-            },
-            HeadObservation {
-                mass: &[0.0, 6.0, 0.0],
-                ..Default::default()
-            },
-        ];
+        let heads = two_heads();
         close(
             &score(Scorer::Attention, 3, 2, &heads, 3),
             &[2.0 / 12.0, 7.0 / 12.0, 3.0 / 12.0],
@@ -513,16 +511,7 @@ mod tests {
 
     #[test]
     fn scores_alone_are_those_of_a_step() {
-        let heads = [
-            HeadObservation {
-                mass: &[2.0, 1.0, 3.0],
-                ..Default::default()
-            },
-            HeadObservation {
-                mass: &[0.0, 6.0, 0.0],
-                ..Default::default()
-            },
-        ];
+        let heads = two_heads();
         let alone = |scorer: Scorer, rows| scorer.scores(7, &[3, 9, 5][..rows], 3, 2, &heads);
         for scorer in [Scorer::Attention, Scorer::Entropy] {
             assert_eq!(alone(scorer, 3).unwrap(), score(scorer, 3, 2, &heads, 3));

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::machine;
 use super::points::MODELS;
-use crate::usage::Usage;
+use crate::usage::{self, Usage, at_least_one};
 
 /// The settings of a run.
 #[derive(Debug, PartialEq)]
@@ -35,10 +35,7 @@ impl Options {
         let mut rounds = None;
         let mut arguments = arguments.iter();
         while let Some(&name) = arguments.next() {
-            let mut value = || {
-                let value = arguments.next().copied();
-                value.ok_or_else(|| Usage(format!("`{name}` needs a value")))
-            };
+            let mut value = || usage::value(name, &mut arguments);
             match name {
                 "--quick" => options.quick = true,
                 "--json" => options.json = true,
@@ -70,11 +67,6 @@ fn models(text: &str) -> Result<Vec<&'static str>, Usage> {
             })
         })
         .collect()
-}
-
-fn at_least_one(name: &str, text: &str) -> Result<usize, Usage> {
-    let number = text.parse().ok().filter(|&number| number > 0);
-    number.ok_or_else(|| Usage(format!("`{name}` is a whole number of at least 1, not `{text}`")))
 }
 
 #[cfg(test)]

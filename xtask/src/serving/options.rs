@@ -1,9 +1,8 @@
 //! What was typed after `cargo xtask load` and `cargo xtask soak`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
-use crate::usage::Usage;
+use crate::usage::{self, Usage, at_least_one};
 
 /// The settings of both.
 #[derive(Debug, PartialEq)]
@@ -52,32 +51,22 @@ impl Options {
     pub(super) fn parse(mut self, task: &str, arguments: &[&str]) -> Result<Self, Usage> {
         let mut arguments = arguments.iter();
         while let Some(&name) = arguments.next() {
-            let mut value = || {
-                let value = arguments.next().copied();
-                value.ok_or_else(|| Usage(format!("`{name}` needs a value")))
-            };
+            let mut value = || usage::value(name, &mut arguments);
             match name {
                 "--json" => self.json = true,
                 "--model" => value()?.clone_into(&mut self.model),
                 "--methods" => self.methods = value()?.split(';').map(str::to_owned).collect(),
-                "--kv-mib" => self.kv_mebibytes = number(name, value()?)?,
-                "--prompt-tokens" => self.prompt_tokens = number(name, value()?)?,
-                "--tokens" => self.tokens = number(name, value()?)?,
-                "--requests" => self.requests = number(name, value()?)?,
-                "--prefill-chunk" => self.prefill_chunk = number(name, value()?)?,
-                "--threads" => self.threads = Some(number(name, value()?)?),
+                "--kv-mib" => self.kv_mebibytes = at_least_one(name, value()?)?,
+                "--prompt-tokens" => self.prompt_tokens = at_least_one(name, value()?)?,
+                "--tokens" => self.tokens = at_least_one(name, value()?)?,
+                "--requests" => self.requests = at_least_one(name, value()?)?,
+                "--prefill-chunk" => self.prefill_chunk = at_least_one(name, value()?)?,
+                "--threads" => self.threads = Some(at_least_one(name, value()?)?),
                 "--inertiakv" => self.inertiakv = Some(value()?.into()),
                 _ => return Err(Usage(format!("unknown option `{name}` of `{task}`"))),
             }
         }
         Ok(self)
-    }
-}
-
-fn number(name: &str, text: &str) -> Result<usize, Usage> {
-    match usize::from_str(text) {
-        Ok(number @ 1..) => Ok(number),
-        _ => Err(Usage(format!("`{name}` is a whole number of at least 1, not `{text}`"))),
     }
 }
 

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use inertiakv::Method;
 
-use super::{BudgetArguments, ContextArguments, ModelArguments};
+use super::{BoundedMethodArguments, ContextArguments, ModelArguments};
 use crate::settings;
 
 pub(super) const EXAMPLES: &str = "\
@@ -38,16 +37,9 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     pub(crate) context: ContextArguments,
 
-    /// Which entries stay for requests that do not say, as `name` or `name:key=value,…`
-    #[arg(
-        long,
-        value_name = "METHOD",
-        default_value = "inertia:tokens=1024",
-        help_heading = "Method"
-    )]
-    pub(crate) method: Method,
+    /// For requests that do not say.
     #[command(flatten)]
-    pub(crate) budget: BudgetArguments,
+    pub(crate) method: BoundedMethodArguments,
 
     /// Most KV cache over all requests, as `512MiB` or `4GiB`
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = settings::memory, help_heading = "Memory")]

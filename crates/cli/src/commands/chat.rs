@@ -39,7 +39,7 @@ struct Refusal<'a> {
 }
 
 pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Result<()> {
-    let method = settings::method(&arguments.method, &arguments.budget)?;
+    let method = settings::method(&arguments.method.method, &arguments.method.budget)?;
     let options = settings::answers(&arguments.sampling)?;
     let engine_options = settings::engine_options(&arguments.model, Some(&arguments.context));
     interrupt::listen(printer.clone());

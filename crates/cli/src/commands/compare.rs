@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use inertiakv::policy::Method;
 use serde::Serialize;
 
 use super::{RunRecord, Runs, answer, standard_methods};
@@ -33,7 +34,8 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
         model::warn_of_small_budget(method, prompt.prefill.len(), printer);
     }
 
-    let mut base = model::base_of(&engine, &methods)?;
+    let mut base = engine.session(&Method::full())?;
+    base.remember_for(&methods)?;
     let progress = printer.bar(prompt.prefill.len() as u64, "prefill");
     base.prefill(&prompt.prefill, &mut progress.watch())?;
     drop(progress);
@@ -43,7 +45,7 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
     for (index, method) in methods.iter().enumerate() {
         progress.set(index as u64);
         progress.message(method.to_string());
-        let mut session = model::session_of(&base, method, &prompt.prefill, &mut |_, _| ControlFlow::Continue(()))?;
+        let mut session = base.fork_or_prefill(method, &prompt.prefill, &mut |_, _| ControlFlow::Continue(()))?;
         let question = prompt.question.as_deref();
         let (report, generation) = answer(&mut session, question, &options, &mut |_| ControlFlow::Continue(()))?;
         let reference = runs.first().map_or(&generation.tokens, |full| &full.record.tokens);

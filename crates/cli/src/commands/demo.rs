@@ -156,6 +156,9 @@ fn add(total: &mut RunReport, tokens: usize, next: &RunReport, next_tokens: usiz
     total.steps += next.steps;
     total.evictions += next.evictions;
     total.retained = total.retained.max(next.retained);
+    total.retained_min = total.retained_min.min(next.retained_min);
+    total.retained_max = total.retained_max.max(next.retained_max);
+    total.kv_bytes_freed += next.kv_bytes_freed;
     total.peak_entries = total.peak_entries.max(next.peak_entries);
     total.kv_bytes = total.kv_bytes.max(next.kv_bytes);
     total.kv_bytes_peak = total.kv_bytes_peak.max(next.kv_bytes_peak);

@@ -1,14 +1,11 @@
 //! `inertiakv eval`: what does eviction cost in quality?
 
-use std::path::Path;
-
-use anyhow::Context;
 use inertiakv::policy::{Method, Preset};
 use inertiakv::{Engine, Error};
 use inertiakv_eval::load::{UserDefaults, user_file};
-use inertiakv_eval::metrics::Scorer;
+use inertiakv_eval::metrics::{Metric, Scorer};
 use inertiakv_eval::ruler::{Ruler, RulerTask};
-use inertiakv_eval::run::{self, MethodSummary, Results, summarise};
+use inertiakv_eval::run::{self, MethodSummary, Outcome, Outcomes, Results, summarise};
 use inertiakv_eval::statistics::Bootstrap;
 use inertiakv_eval::{EvalError, Example};
 use serde::Serialize;
@@ -19,10 +16,10 @@ use crate::interrupt::{self, Stoppable};
 use crate::printer::Printer;
 use crate::{model, settings};
 
-/// What a folder of results comes to, as it is printed in JSON.
+/// How methods compare on one model, as it is printed in JSON.
 #[derive(Debug, Serialize)]
 struct Summary {
-    folder: String,
+    model: String,
     methods: Vec<MethodSummary>,
 }
 
@@ -35,16 +32,33 @@ pub(crate) fn run(arguments: &EvalArguments, printer: &Printer) -> anyhow::Resul
         }
         EvalCommand::File(arguments) => {
             let mut examples = user_file(&arguments.file, UserDefaults::default())?;
+            let chinese = |example: &&Example| {
+                matches!(
+                    example.scoring.metric,
+                    Metric::QaF1Chinese | Metric::RougeLChinese | Metric::RetrievalChinese
+                )
+            };
+            if let Some(example) = examples.iter().find(chinese) {
+                return Err(usage(format!(
+                    "`{}` is scored with {:?}, which needs a Chinese dictionary that this command cannot read yet; use another metric",
+                    example.id, example.scoring.metric
+                )));
+            }
             examples.truncate(arguments.run.samples.unwrap_or(usize::MAX));
             let engine = open(&arguments.run, printer)?;
             evaluate(&engine, &examples, &arguments.run, printer)
         }
         EvalCommand::Show(arguments) => {
-            let file = arguments.folder.join("results.jsonl");
-            file.metadata()
-                .with_context(|| format!("there are no results in {}", arguments.folder.display()))?;
-            let results = Results::open(&arguments.folder)?;
-            show(&arguments.folder, &results, arguments.output.json, printer)
+            let outcomes = Outcomes::read(&arguments.folder)?;
+            let all: Vec<&Outcome> = outcomes.iter().collect();
+            let mut methods = Vec::new();
+            for outcome in &all {
+                if !methods.contains(&outcome.method) {
+                    methods.push(outcome.method.clone());
+                }
+            }
+            methods.sort_by_key(|method| *method != Method::full().to_string());
+            show(&all, &methods, arguments.output.json, printer)
         }
     }
 }
@@ -68,15 +82,15 @@ fn ruler(engine: &Engine, arguments: &RulerArguments) -> anyhow::Result<Vec<Exam
     };
     let ruler = Ruler::new(arguments.profile, arguments.seed);
     let tasks = if arguments.tasks.is_empty() {
-        // The question tasks need files of others; ours stand in for them under names of their own.
-        let official = RulerTask::OFFICIAL.into_iter();
-        official
-            .filter(|task| !matches!(task, RulerTask::Qa1 | RulerTask::Qa2))
-            .chain([RulerTask::Facts1, RulerTask::Facts2])
-            .collect()
+        RulerTask::BUILT_IN.to_vec()
     } else {
         arguments.tasks.clone()
     };
+    if let Some(task) = tasks.iter().find(|task| !RulerTask::BUILT_IN.contains(task)) {
+        return Err(usage(format!(
+            "`{task}` needs questions of others, which this command cannot read yet; use facts_1 or facts_2"
+        )));
+    }
     let samples = arguments.run.samples.unwrap_or(5);
     let mut examples = Vec::new();
     for &length in &arguments.lengths {
@@ -133,31 +147,53 @@ fn evaluate(
         },
     );
     drop(progress);
-    match ran {
+    let keys = match ran {
         Err(EvalError::Engine(Error::Cancelled)) => {
             printer.note("stopped; the same command goes on from here");
             return Err(Interrupted.into());
         }
         ran => ran?,
-    }
-    show(&arguments.output_folder, &results, arguments.output.json, printer)
+    };
+    // The folder may hold other runs too.
+    let own: Vec<&Outcome> = keys.iter().filter_map(|key| results.outcomes().get(key)).collect();
+    let methods: Vec<String> = methods.iter().map(ToString::to_string).collect();
+    show(&own, &methods, arguments.output.json, printer)
 }
 
-fn show(folder: &Path, results: &Results, json: bool, printer: &Printer) -> anyhow::Result<()> {
-    let mut methods: Vec<String> = Vec::new();
-    for outcome in results.outcomes() {
-        if !methods.contains(&outcome.method) {
-            methods.push(outcome.method.clone());
-        }
-    }
-    methods.sort_by_key(|method| (method != "full", method.clone()));
-    let summaries = summarise(results.outcomes(), &methods, &Bootstrap::default())?;
-    if json {
-        return printer.json(&Summary {
-            folder: folder.display().to_string(),
-            methods: summaries,
+/// One table for each model; the first method is what the others are compared with.
+fn show(outcomes: &[&Outcome], methods: &[String], json: bool, printer: &Printer) -> anyhow::Result<()> {
+    let mut models: Vec<&str> = outcomes.iter().map(|outcome| outcome.model.as_str()).collect();
+    models.sort_unstable();
+    models.dedup();
+    let mut summaries = Vec::new();
+    for model in models {
+        let of_model = outcomes.iter().copied().filter(|outcome| outcome.model == model);
+        summaries.push(Summary {
+            model: model.to_owned(),
+            methods: summarise(of_model, methods, &Bootstrap::default())?,
         });
     }
+    if json {
+        return printer.json(&summaries);
+    }
+    for summary in &summaries {
+        print(summary, printer)?;
+    }
+    printer.note(
+        "scores are percent, over the examples that all methods have run; the difference is in points, with its paired \
+         bootstrap 95 % interval over examples within tasks",
+    );
+    for outcome in outcomes {
+        if let Some(error) = &outcome.error {
+            printer.warn(&format!("{} under `{}` failed: {error}", outcome.id, outcome.method));
+        }
+    }
+    Ok(())
+}
+
+fn print(summary: &Summary, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&summary.model)?;
+    let summaries = &summary.methods;
     let tasks: Vec<&String> = summaries
         .first()
         .map(|first| first.tasks.keys().collect())
@@ -167,15 +203,6 @@ fn show(folder: &Path, results: &Results, json: bool, printer: &Printer) -> anyh
     let rows: Vec<Vec<String>> = summaries.iter().map(|summary| cells(summary, &tasks)).collect();
     let numbers: Vec<usize> = (1..header.len()).collect();
     printer.table(&header, &rows, &numbers)?;
-    printer.note(
-        "scores are percent; the difference is in points, with its paired bootstrap 95 % interval over examples within \
-         tasks",
-    );
-    for outcome in results.outcomes() {
-        if let Some(error) = &outcome.error {
-            printer.warn(&format!("{} under `{}` failed: {error}", outcome.id, outcome.method));
-        }
-    }
     Ok(())
 }
 
@@ -192,7 +219,7 @@ fn cells(summary: &MethodSummary, tasks: &[&String]) -> Vec<String> {
         .map_or_else(|| "–".to_owned(), |o| format!("{}/{}/{}", o.wins, o.ties, o.losses));
     let mut cells = vec![
         summary.method.clone(),
-        format!("{:.1}", summary.mean),
+        summary.mean.map_or_else(|| "–".to_owned(), |mean| format!("{mean:.1}")),
         difference,
         outcomes,
         summary.failed.to_string(),

@@ -71,7 +71,7 @@ fn options(arguments: &ServeArguments) -> anyhow::Result<ServerOptions> {
     Ok(ServerOptions {
         host: arguments.host,
         port: arguments.port,
-        method: settings::method(&arguments.method, &arguments.budget)?,
+        method: settings::method(&arguments.method.method, &arguments.method.budget)?,
         max_tokens: arguments.max_tokens,
         max_queue: arguments.max_queue,
         prefill_chunk: arguments.prefill_chunk,

@@ -27,7 +27,7 @@ fn a_file_of_questions_is_run_once_and_shown_again() {
         "--json",
     ];
     let first = json(&world.run(&arguments));
-    let methods = first["methods"].as_array().unwrap();
+    let methods = first[0]["methods"].as_array().unwrap();
     assert_eq!(methods.len(), 3);
     assert_eq!(methods[0]["method"], "full");
     assert_eq!(methods[0]["examples"], 2);
@@ -68,9 +68,9 @@ fn a_task_is_generated_for_the_model() {
         "--json",
     ]);
     let summary = json(&output);
-    assert_eq!(summary["methods"][1]["failed"], 0, "{summary}");
+    assert_eq!(summary[0]["methods"][1]["failed"], 0, "{summary}");
     assert!(
-        summary["methods"][1]["tasks"]["niah_single_1 1500"].is_number(),
+        summary[0]["methods"][1]["tasks"]["niah_single_1 1500"].is_number(),
         "{summary}"
     );
 }
@@ -89,5 +89,22 @@ fn what_is_wrong_is_named() {
     refused(&["eval", "ruler", "-m", model, "--profile", "x"], 2, "ruler-2026");
     refused(&["eval", "ruler", "-m", model, "--lengths", "999999"], 2, "context");
     refused(&["eval", "file", "nowhere.jsonl", "-m", model], 1, "nowhere.jsonl");
+    refused(&["eval", "ruler", "-m", model, "--tasks", "qa_1"], 2, "facts_1");
+    refused(
+        &[
+            "eval",
+            "ruler",
+            "-m",
+            model,
+            "--lengths",
+            "1500",
+            "--tasks",
+            "niah_single_1",
+            "--methods",
+            "learned",
+        ],
+        2,
+        "train-scorer",
+    );
     refused(&["eval", "show", "nowhere"], 1, "nowhere");
 }

@@ -270,7 +270,9 @@ fn copy(
     }
 }
 
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
+/// Bytes as lower-case hexadecimal digits.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {

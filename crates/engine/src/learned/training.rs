@@ -119,12 +119,16 @@ pub struct TrainingRecord {
     pub seed: u64,
     /// SHA-256 of the text, as tokens.
     pub text: String,
+    /// [`ModelInfo::fingerprint`](crate::ModelInfo::fingerprint) of the model.
+    pub model: String,
+    /// Element type of the cache that was learned from.
+    pub kv_type: String,
     /// The mean loss of every step taken.
     pub losses: Vec<f32>,
 }
 
 impl TrainingRecord {
-    fn new(options: &TrainingOptions, tokens: &[u32]) -> Self {
+    fn new(options: &TrainingOptions, engine: &Engine, tokens: &[u32]) -> Self {
         let mut hash = Sha256::new();
         for token in tokens {
             hash.update(token.to_le_bytes());
@@ -137,6 +141,8 @@ impl TrainingRecord {
             queries: options.queries,
             seed: options.seed,
             text: hexadecimal(&hash.finalize()),
+            model: engine.info().fingerprint,
+            kv_type: engine.kv_pool().config().kv_type.to_string(),
             losses: Vec::new(),
         }
     }
@@ -157,6 +163,8 @@ impl TrainingRecord {
             ("number of queries", self.queries.to_string(), now.queries.to_string()),
             ("seed", self.seed.to_string(), now.seed.to_string()),
             ("text", self.text.clone(), now.text.clone()),
+            ("model", self.model.clone(), now.model.clone()),
+            ("cache type", self.kv_type.clone(), now.kv_type.clone()),
         ] {
             if before != now {
                 return Err(ScorerError::Resumed { what, before, now });
@@ -198,7 +206,7 @@ impl Training {
             .into());
         };
         let (text, held_out) = tokens.split_at(trained_on);
-        let record = TrainingRecord::new(options, tokens);
+        let record = TrainingRecord::new(options, engine, tokens);
         let mut random = ChaCha8Rng::seed_from_u64(options.seed);
         let scorer = LearnedScorer::untrained(engine.name(), engine.config(), record, &mut random);
         Ok(Self {

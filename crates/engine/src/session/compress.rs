@@ -19,11 +19,11 @@ use crate::engine::Logits;
 
 impl Session {
     /// Has the prefill remember what forks under `methods` will need of the prompt: one prefill then serves methods that
-    /// compress the prompt too. To be called before the prefill.
+    /// compress the prompt too. To be called before the prefill. Methods that need a prefill of their own
+    /// ([`Method::needs_own_prefill`]) are checked and otherwise left out; see [`Session::fork_or_prefill`].
     ///
     /// # Errors
-    /// A method that compresses the prompt while it runs needs a prefill of its own
-    /// ([`Method::needs_own_prefill`]), and none can be remembered once the prefill has begun.
+    /// A method that the model cannot run, and any once the prefill has begun.
     pub fn remember_for<'a>(&mut self, methods: impl IntoIterator<Item = &'a Method>) -> Result<(), Error> {
         if self.position > 0 {
             return Err(Error::PrefillBegun);
@@ -31,15 +31,28 @@ impl Session {
         let mut needs = self.memory.needs();
         for method in methods {
             self.engine.check_method(method)?;
-            if method.needs_own_prefill() {
-                return Err(Error::OwnPrefill {
-                    method: method.to_string(),
-                });
+            if !method.needs_own_prefill() {
+                needs = needs.and(PromptNeeds::of(method));
             }
-            needs = needs.and(PromptNeeds::of(method));
         }
         self.memory = Arc::new(PromptMemory::new(needs, &self.engine));
         Ok(())
+    }
+
+    /// A session under `method` that has read `prompt`, as this one has: a fork where one prefill can serve both, and
+    /// otherwise a session with a prefill of its own, whose `progress` is that of [`Session::prefill`].
+    pub fn fork_or_prefill(
+        &self,
+        method: &Method,
+        prompt: &[u32],
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Self, Error> {
+        if !method.needs_own_prefill() {
+            return self.fork(method);
+        }
+        let mut own = self.engine.session(method)?;
+        own.prefill(prompt, progress)?;
+        Ok(own)
     }
 
     /// Runs the prompt in chunks, and compresses it where the method does.
@@ -50,11 +63,6 @@ impl Session {
     ) -> Result<(), Error> {
         let rule = self.method.prefill.clone();
         let mut state = match &rule {
-            Some(rule) if self.position > 0 => {
-                return Err(Error::PromptInPieces {
-                    method: rule.name.to_string(),
-                });
-            }
             Some(rule) => Some(PolicyState::of_prompt(
                 &rule.policy,
                 &self.engine.policy_shape(),
@@ -101,6 +109,7 @@ impl Session {
         let Some(rule) = &self.method.prefill else {
             return Ok(());
         };
+        self.check_repetition(&self.memory.tokens)?;
         let shape = self.engine.policy_shape();
         let mut state = PolicyState::of_prompt(&rule.policy, &shape, self.position)?;
         self.compress(&mut state, self.position)?;
@@ -147,7 +156,10 @@ impl Session {
         let start = Instant::now();
         self.note_peak();
         let reconstruction = match state.policy().scorer {
-            Scorer::Reconstruction(chunk) => self.reconstruct(chunk as usize)?,
+            // Another prefill, which nobody wants where nothing has to leave.
+            Scorer::Reconstruction(chunk) if state.budget().is_some_and(|budget| budget < self.position) => {
+                self.reconstruct(chunk as usize)?
+            }
             _ => Vec::new(),
         };
         self.observe_prompt(state, rows, reconstruction)?;

@@ -10,7 +10,7 @@ use inertiakv_policy::{Method, Scorer};
 
 use crate::Error;
 use crate::backend::CpuBackend;
-use crate::decoder::{Capture, Observer};
+use crate::decoder::{Capture, Observer, Seen};
 use crate::engine::Engine;
 
 /// First positions whose queries are left out of the statistics, as they are unlike all others (Expected Attention).
@@ -82,7 +82,7 @@ impl PromptMemory {
         let config = engine.config();
         let layer = LayerMemory {
             tail: Vec::new(),
-            statistics: QueryStatistics::new(config.heads, config.head_dim),
+            statistics: QueryStatistics::new(if needs.statistics { config.heads } else { 0 }, config.head_dim),
         };
         Self {
             needs,
@@ -139,38 +139,25 @@ impl Observer<CpuBackend> for PromptWatch<'_> {
         (needs.window > 0 || needs.statistics).then_some(Capture {
             mass: None,
             plain_queries: needs.statistics,
-            rotated_queries: needs.window > 0,
         })
     }
 
-    fn queries(&mut self, layer: usize, rotated: bool, queries: &Vec<f32>, range: Range<usize>) {
-        let PromptMemory {
-            needs,
-            layers,
-            seen,
-            width,
-            ..
-        } = &mut *self.memory;
-        let layer = &mut layers[layer];
+    fn plain_queries(&mut self, layer: usize, queries: &Vec<f32>, range: Range<usize>) {
+        let memory = &mut *self.memory;
+        let skipped = OUTLIERS.saturating_sub(memory.seen) * memory.width;
         let rows = &queries[range];
-        if rotated {
-            let most = needs.window * *width;
-            let kept = rows.len().min(most);
-            layer.tail.extend_from_slice(&rows[rows.len() - kept..]);
-            layer.tail.drain(..layer.tail.len().saturating_sub(most));
-        } else {
-            let skipped = OUTLIERS.saturating_sub(*seen) * *width;
-            let rows = &rows[skipped.min(rows.len())..];
-            self.engine.add_to_statistics(&mut layer.statistics, rows);
-        }
+        let rows = &rows[skipped.min(rows.len())..];
+        self.engine
+            .add_to_statistics(&mut memory.layers[layer].statistics, rows);
     }
 
-    fn observe(
-        &mut self,
-        _layer: usize,
-        _cache: &inertiakv_kernels::cache::KvCache,
-        _mass: &inertiakv_kernels::attention::Mass,
-    ) -> Result<(), Error> {
+    fn observe(&mut self, layer: usize, seen: &Seen<'_, CpuBackend>) -> Result<(), Error> {
+        let memory = &mut *self.memory;
+        let most = memory.needs.window * memory.width;
+        let rows = &seen.queries[seen.range.clone()];
+        let tail = &mut memory.layers[layer].tail;
+        tail.extend_from_slice(&rows[rows.len().saturating_sub(most)..]);
+        tail.drain(..tail.len().saturating_sub(most));
         Ok(())
     }
 }

@@ -2,18 +2,19 @@
 //!
 //! The scores of `KVzip` (arXiv 2505.23416): the prompt is cut into chunks; for each the model reads a request to repeat
 //! it and then the chunk itself, over the whole cache. An entry's score is the greatest attention that any query of any
-//! head gives it, in a softmax over the first entries, the chunk and what was read again. This costs about another
-//! prefill.
+//! head gives it, in a softmax over the first entries, the chunk and what was read again. This costs more than
+//! another prefill.
 
 use std::ops::Range;
 
-use inertiakv_kernels::attention::{Mass, Reconstruction, Subset};
-use inertiakv_kernels::cache::KvCache;
+use inertiakv_kernels::attention::{Reconstruction, Subset};
+
+use inertiakv_policy::Scorer;
 
 use super::{CHUNK, Session};
 use crate::Error;
 use crate::backend::CpuBackend;
-use crate::decoder::{Capture, Observer, Profile, Sequence};
+use crate::decoder::{Capture, Observer, Profile, Seen, Sequence};
 use crate::engine::{Engine, Logits};
 
 /// First entries that every softmax includes, as published.
@@ -73,6 +74,32 @@ impl Requests {
 }
 
 impl Session {
+    /// Refuses a prompt whose repetition would not fit behind it, before it is prefilled.
+    pub(super) fn check_repetition(&self, tokens: &[u32]) -> Result<(), Error> {
+        let Some(rule) = &self.method.prefill else {
+            return Ok(());
+        };
+        let Scorer::Reconstruction(chunk) = rule.policy.scorer else {
+            return Ok(());
+        };
+        let budget = rule.policy.budget.entries(tokens.len(), tokens.len());
+        if budget.is_none_or(|budget| budget >= tokens.len()) {
+            return Ok(());
+        }
+        let requests = Requests::of(&self.engine)?;
+        let readings = requests.readings(tokens, chunk as usize);
+        let reading = readings.map(|(_, reading)| reading.len()).max().unwrap_or(0);
+        let limit = self.engine.config().context_length;
+        if tokens.len() + reading > limit {
+            return Err(Error::NoRoomToRepeat {
+                prompt: tokens.len(),
+                reading,
+                limit,
+            });
+        }
+        Ok(())
+    }
+
     /// Scores of all entries, per layer and KV head. The cache is as it was afterwards.
     pub(super) fn reconstruct(&mut self, chunk: usize) -> Result<Vec<Vec<Vec<f32>>>, Error> {
         let requests = Requests::of(&self.engine)?;
@@ -83,15 +110,6 @@ impl Session {
         let memory = std::sync::Arc::clone(&self.memory);
         let context = memory.tokens.len();
         let readings: Vec<(Range<usize>, Vec<u32>)> = requests.readings(&memory.tokens, chunk).collect();
-        let longest = readings.iter().map(|(_, reading)| reading.len()).max().unwrap_or(0);
-        let limit = self.engine.config().context_length;
-        if context + longest > limit {
-            return Err(Error::NoRoomToRepeat {
-                prompt: context,
-                reading: longest,
-                limit,
-            });
-        }
         let config = self.engine.config();
         let mut scores = vec![vec![vec![0.0; context]; config.kv_heads]; config.layers];
         let engine = self.engine.clone();
@@ -106,7 +124,6 @@ impl Session {
                     context,
                 },
                 scores: vec![vec![vec![0.0; range.len()]; config.kv_heads]; config.layers],
-                queries: Vec::new(),
                 width: config.heads * config.head_dim,
             };
             let mut done = 0;
@@ -135,32 +152,22 @@ struct Reading<'a> {
     subset: Subset,
     /// Per layer and KV head.
     scores: Vec<Vec<Vec<f32>>>,
-    /// Of the layer under way.
-    queries: Vec<f32>,
     /// Numbers of a query row.
     width: usize,
 }
 
 impl Observer<CpuBackend> for Reading<'_> {
     fn wants(&self, _layer: usize) -> Option<Capture> {
-        Some(Capture {
-            rotated_queries: true,
-            ..Capture::default()
-        })
+        Some(Capture::default())
     }
 
-    fn queries(&mut self, _layer: usize, _rotated: bool, queries: &Vec<f32>, range: Range<usize>) {
-        self.queries.clear();
-        self.queries.extend_from_slice(&queries[range]);
-    }
-
-    fn observe(&mut self, layer: usize, cache: &KvCache, _mass: &Mass) -> Result<(), Error> {
+    fn observe(&mut self, layer: usize, seen: &Seen<'_, CpuBackend>) -> Result<(), Error> {
         let scores = &mut self.scores[layer];
         self.engine.reconstruct(&mut Reconstruction {
-            cache,
+            cache: seen.cache,
             layer,
-            queries: &self.queries,
-            rows: self.queries.len() / self.width,
+            queries: &seen.queries[seen.range.clone()],
+            rows: seen.range.len() / self.width,
             subset: self.subset,
             out: scores,
         });

@@ -15,7 +15,7 @@ use super::CHUNK;
 use super::prompt::{PromptMemory, PromptNeeds, PromptWatch};
 use crate::Error;
 use crate::backend::CpuBackend;
-use crate::decoder::{Capture, Observer, Profile};
+use crate::decoder::{Capture, Observer, Profile, Seen};
 use crate::engine::{Engine, Logits};
 
 /// One layer at one query.
@@ -106,11 +106,12 @@ impl Observer<CpuBackend> for Watch<'_, '_> {
         })
     }
 
-    fn queries(&mut self, layer: usize, rotated: bool, queries: &Vec<f32>, range: Range<usize>) {
-        self.prompt.queries(layer, rotated, queries, range);
+    fn plain_queries(&mut self, layer: usize, queries: &Vec<f32>, range: Range<usize>) {
+        self.prompt.plain_queries(layer, queries, range);
     }
 
-    fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
+    fn observe(&mut self, layer: usize, seen: &Seen<'_, CpuBackend>) -> Result<(), Error> {
+        self.prompt.observe(layer, seen)?;
         let Some(position) = self.position else {
             return Ok(());
         };
@@ -118,9 +119,9 @@ impl Observer<CpuBackend> for Watch<'_, '_> {
         (self.show)(&Look {
             layer,
             position,
-            cache,
+            cache: seen.cache,
             query: memory.last_queries(layer, 1),
-            mass,
+            mass: seen.mass,
             statistics: memory.statistics(layer),
         })
     }

@@ -1,17 +1,16 @@
 //! What happens in a decode step, of one session or of several together?
 
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-use inertiakv_kernels::attention::Mass;
-use inertiakv_kernels::cache::{HeadPlan, KvCache};
+use inertiakv_kernels::cache::HeadPlan;
 use inertiakv_policy::{EvictionPlan, PolicyState, StepNeeds};
 
 use super::features::{EntryFeatures, group_pooling};
 use super::{CHUNK, Session};
 use crate::Error;
 use crate::backend::CpuBackend;
-use crate::decoder::{Capture, Observer, Profile, Sequence};
+use crate::decoder::{Capture, Observer, Profile, Seen, Sequence};
 use crate::engine::{Engine, Logits};
 use crate::report::StepReport;
 
@@ -78,8 +77,6 @@ struct Step<'a> {
     last: &'a [u32],
     features: EntryFeatures,
     engine: Engine,
-    /// The last one of the layer under way, rotated, where a trained scorer looks at it.
-    query: Vec<f32>,
     profile: Profile,
 }
 
@@ -114,7 +111,6 @@ impl<'a> Step<'a> {
             last,
             features: EntryFeatures::default(),
             engine: session.engine.clone(),
-            query: Vec::new(),
             profile,
         })
     }
@@ -183,25 +179,21 @@ impl Observer<CpuBackend> for Step<'_> {
                 .features
                 .mass
                 .then_some((group_pooling(self.needs.group_pooling), self.scored_queries())),
-            rotated_queries: self.needs.features.relevance,
             plain_queries: false,
         })
     }
 
-    fn queries(&mut self, _layer: usize, _rotated: bool, queries: &Vec<f32>, range: Range<usize>) {
-        let width = range.len() / self.last.len();
-        self.query.clear();
-        self.query.extend_from_slice(&queries[range.end - width..range.end]);
-    }
-
-    fn observe(&mut self, layer: usize, cache: &KvCache, mass: &Mass) -> Result<(), Error> {
+    fn observe(&mut self, layer: usize, seen: &Seen<'_, CpuBackend>) -> Result<(), Error> {
         let wanted = self.needs.features;
-        self.features.read(cache, layer, wanted);
+        self.features.read(seen.cache, layer, wanted);
         if wanted.relevance {
             let learned = self.engine.learned(&self.state.policy().scorer)?;
-            learned.relevance(cache, layer, &self.query, &mut self.features.relevance);
+            // A trained scorer looks at the last query.
+            let width = seen.range.len() / self.last.len();
+            let query = &seen.queries[seen.range.end - width..seen.range.end];
+            learned.relevance(seen.cache, layer, query, &mut self.features.relevance);
         }
-        let observations = self.features.observations(wanted.mass.then_some(mass));
+        let observations = self.features.observations(wanted.mass.then_some(seen.mass));
         let queries = self.scored_queries();
         self.state.observe(layer, queries, &observations)?;
         Ok(())

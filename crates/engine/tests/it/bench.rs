@@ -147,6 +147,11 @@ fn what_cannot_be_measured_is_refused_at_once() {
         ..options(&[20])
     };
     assert!(matches!(bench(&nothing), Err(Error::NothingToMeasure)));
+    let apart = BenchOptions {
+        methods: vec!["snapkv:interval=64".parse().expect("a method")],
+        ..options(&[20])
+    };
+    assert!(matches!(bench(&apart), Err(Error::OwnPrefill { .. })));
     let stopped = engine.bench(&options(&[20]), &mut |_| ControlFlow::Break(()));
     assert!(matches!(stopped, Err(Error::Cancelled)));
 }

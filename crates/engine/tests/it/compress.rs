@@ -218,11 +218,15 @@ fn what_cannot_be_is_refused() {
     let engine = engine(Family::Llama);
     let mut base = engine.session(&Method::full()).unwrap();
     let bounded = method("snapkv:interval=64");
-    assert!(matches!(base.remember_for([&bounded]), Err(Error::OwnPrefill { .. })));
-    base.remember_for([&method("tova")]).unwrap();
+    base.remember_for([&bounded, &method("tova")]).unwrap();
     base.prefill(&prompt(200), &mut |_, _| GO).unwrap();
     assert!(matches!(base.remember_for([&method("tova")]), Err(Error::PrefillBegun)));
     assert!(matches!(base.fork(&bounded), Err(Error::OwnPrefill { .. })));
+    let mut own = base.fork_or_prefill(&bounded, &prompt(200), &mut |_, _| GO).unwrap();
+    assert_eq!(
+        decode(&mut own, 2),
+        decode(&mut prefilled(&engine, "snapkv:interval=64", &prompt(200)), 2)
+    );
     for text in ["snapkv", "kvzip", "adakv-ea"] {
         assert!(
             matches!(base.fork(&method(text)), Err(Error::NotRemembered { .. })),
@@ -234,8 +238,11 @@ fn what_cannot_be_is_refused() {
     }
 
     let mut session = prefilled(&engine, "tova", &prompt(200));
-    assert!(session.prefill(&prompt(5), &mut |_, _| GO).is_err());
+    let again = session.prefill(&prompt(5), &mut |_, _| GO);
+    assert!(matches!(again, Err(Error::PromptInPieces { .. })));
     assert!(session.fork(&method("tova")).is_ok());
+    assert!(matches!(session.fork(&Method::full()), Err(Error::ForkCompressed)));
+    session.step(&[1]).unwrap();
     assert!(matches!(session.fork(&Method::full()), Err(Error::ForkAfterStep)));
 
     let wide = method("snapkv:window=600");
@@ -247,6 +254,12 @@ fn what_cannot_be_is_refused() {
     let mut session = engine.session(&method("kvzip")).unwrap();
     let refused = session.prefill(&prompt(limit - 10), &mut |_, _| GO);
     assert!(matches!(refused, Err(Error::NoRoomToRepeat { .. })), "{refused:?}");
+    // Nothing has run, so the session can still be used; and what keeps everything repeats nothing.
+    session.prefill(&prompt(100), &mut |_, _| GO).unwrap();
+    let all = method(&format!("kvzip:tokens={limit}"));
+    let mut session = engine.session(&all).unwrap();
+    session.prefill(&prompt(limit - 10), &mut |_, _| GO).unwrap();
+    assert_eq!(session.report().peak_entries, limit - 10);
 }
 
 #[test]
@@ -271,4 +284,21 @@ fn a_forked_prompt_is_cancelled_like_any_other() {
     let cancelled = session.prefill(&prompt(1200), &mut |_, _| ControlFlow::Break(()));
     assert!(matches!(cancelled, Err(Error::Cancelled)));
     assert!(matches!(session.step(&[1]), Err(Error::Broken)));
+}
+
+#[test]
+fn the_budget_of_a_prompt_does_not_grow_with_what_follows() {
+    let engine = engine(Family::Llama);
+    for text in ["snapkv:ratio=0.5", "knorm:seen_ratio=0.5"] {
+        let mut session = prefilled(&engine, text, &prompt(200));
+        session.follow_up(&prompt(50), &mut |_, _| GO).unwrap();
+        decode(&mut session, 10);
+        let report = session.report();
+        assert_eq!(
+            (report.budget, report.compression_ratio),
+            (Some(100), Some(0.5)),
+            "{text}"
+        );
+        assert_eq!((report.retained, report.prompt_tokens), (160, 250), "{text}");
+    }
 }

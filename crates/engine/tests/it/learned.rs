@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use inertiakv::policy::Scorer;
 use inertiakv::testing::TinyModel;
 use inertiakv::{
-    CorrelationOptions, Engine, EngineOptions, Error, LearnedScorer, Method, Schedule, ScorerError, Training,
+    CorrelationOptions, Engine, EngineOptions, Error, KvType, LearnedScorer, Method, Schedule, ScorerError, Training,
     TrainingOptions,
 };
 use tempfile::TempDir;
@@ -187,6 +187,27 @@ fn training_is_resumed_only_as_it_began() {
     }
     let error = resume(&world.tokens[1..], &options(2)).unwrap_err();
     assert!(error.contains("text"), "{error}");
+
+    // Another model of the same name and shape, and another cache.
+    let other = TinyModel {
+        seed: 77,
+        ..TinyModel::default()
+    };
+    let engine = open(world.folder.path(), "tiny", &other, 2);
+    let error = Training::resume(&engine, &world.tokens, &options(2), &path)
+        .map(|_| ())
+        .unwrap_err();
+    assert!(error.to_string().contains("model"), "{error}");
+    let q8 = EngineOptions {
+        kv_type: KvType::Q8_0,
+        ..EngineOptions::default()
+    };
+    TinyModel::default().write(world.path("tiny.gguf")).unwrap();
+    let engine = Engine::open(&world.path("tiny.gguf"), &q8).unwrap();
+    let error = Training::resume(&engine, &world.tokens, &options(2), &path)
+        .map(|_| ())
+        .unwrap_err();
+    assert!(error.to_string().contains("cache type"), "{error}");
 
     let constant = |steps| TrainingOptions {
         schedule: Schedule::Constant,

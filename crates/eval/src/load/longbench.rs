@@ -99,36 +99,18 @@ struct Category {
     first_line: bool,
 }
 
-const SINGLE_DOCUMENT: Category = Category {
-    name: "single-document QA",
-    chat: true,
-    first_line: false,
-};
-const MANY_DOCUMENTS: Category = Category {
-    name: "multi-document QA",
-    chat: true,
-    first_line: false,
-};
-const SUMMARY: Category = Category {
-    name: "summarization",
-    chat: true,
-    first_line: false,
-};
-const FEW_SHOT: Category = Category {
-    name: "few-shot",
-    chat: false,
-    first_line: true,
-};
-const SYNTHETIC: Category = Category {
-    name: "synthetic",
-    chat: true,
-    first_line: false,
-};
-const CODE: Category = Category {
-    name: "code",
-    chat: false,
-    first_line: false,
-};
+const SINGLE_DOCUMENT: Category = Category::new("single-document QA", true, false);
+const MANY_DOCUMENTS: Category = Category::new("multi-document QA", true, false);
+const SUMMARY: Category = Category::new("summarization", true, false);
+const FEW_SHOT: Category = Category::new("few-shot", false, true);
+const SYNTHETIC: Category = Category::new("synthetic", true, false);
+const CODE: Category = Category::new("code", false, false);
+
+impl Category {
+    const fn new(name: &'static str, chat: bool, first_line: bool) -> Self {
+        Self { name, chat, first_line }
+    }
+}
 
 /// Prompts and lengths, ours or those of a checkout.
 #[derive(Debug, Clone, Default)]

@@ -201,7 +201,7 @@ const OFFICIAL_NEEDLE: &str = "8b1728a938426e42";
 const OFFICIAL_NOISE: &str = "c2fcf70de6081e6f";
 
 fn short_hash(text: &str) -> String {
-    let mut hash = crate::hex(&Sha256::digest(text.as_bytes()));
+    let mut hash = inertiakv::catalog::hexadecimal(&Sha256::digest(text.as_bytes()));
     hash.truncate(16);
     hash
 }

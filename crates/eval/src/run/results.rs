@@ -4,9 +4,9 @@
 //! done, so a run that was killed loses at most the unit under way; a line cut short is dropped when the folder is opened
 //! again.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use inertiakv::RunReport;
@@ -17,20 +17,9 @@ use crate::EvalError;
 /// One example under one method.
 #[derive(Debug, Clone, Serialize)]
 pub struct Record {
-    /// The content of the unit: model, method, example. The same unit has the same key wherever it runs.
-    pub key: String,
-    /// [`Example::id`](crate::Example::id).
-    pub id: String,
-    /// The benchmark's task.
-    pub task: String,
-    /// What results are grouped by.
-    pub labels: BTreeMap<String, String>,
-    /// What was asked for; the method is also in `report`, which a failed unit may not have.
-    pub method: String,
-    /// Score from 0 to 1; `None` where the unit failed.
-    pub score: Option<f64>,
-    /// Why it failed.
-    pub error: Option<String>,
+    /// What summaries need of it.
+    #[serde(flatten)]
+    pub outcome: Outcome,
     /// The answer.
     pub prediction: String,
     /// What it is compared with.
@@ -39,35 +28,96 @@ pub struct Record {
     pub question_tokens: usize,
     /// Tokens generated.
     pub tokens: usize,
-    /// What the run cost.
+    /// What the run cost; `None` where the unit failed.
     pub report: Option<RunReport>,
 }
 
-/// What summaries need of a record.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// How one example fared under one method.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// [`Record::key`].
+    /// The content of the unit: model, method, example. The same unit has the same key wherever it runs.
     pub key: String,
-    /// [`Record::id`].
+    /// Name of the model.
+    pub model: String,
+    /// [`Example::id`](crate::Example::id).
     pub id: String,
-    /// [`Record::task`].
+    /// The benchmark's task.
     pub task: String,
-    /// [`Record::labels`].
+    /// What results are grouped by.
     pub labels: BTreeMap<String, String>,
-    /// [`Record::method`].
+    /// The method in its textual form.
     pub method: String,
-    /// [`Record::score`].
+    /// Score from 0 to 1; `None` where the unit failed.
     pub score: Option<f64>,
-    /// [`Record::error`].
+    /// Why it failed.
     pub error: Option<String>,
 }
 
-/// A folder of results.
+/// A folder of results that a run adds to. Another run cannot open it meanwhile.
 #[derive(Debug)]
 pub struct Results {
     path: PathBuf,
     file: File,
-    outcomes: BTreeMap<String, Outcome>,
+    outcomes: Outcomes,
+}
+
+/// What is in a folder of results, in the order of the file; of a unit that was run again, the latest.
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    all: Vec<Outcome>,
+    place: HashMap<String, usize>,
+}
+
+impl Outcomes {
+    /// Reads a folder, which a run may be adding to.
+    ///
+    /// # Errors
+    ///
+    /// There are no results, they cannot be read, or a line is no record.
+    pub fn read(folder: &Path) -> Result<Self, EvalError> {
+        let path = file_in(folder);
+        let text = fs::read(&path).map_err(|source| EvalError::Results {
+            path: path.clone(),
+            source,
+        })?;
+        Self::of(&path, whole_lines(&text))
+    }
+
+    fn of(path: &Path, text: &[u8]) -> Result<Self, EvalError> {
+        let mut outcomes = Self::default();
+        for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+            if line.is_empty() {
+                continue;
+            }
+            outcomes.insert(serde_json::from_slice(line).map_err(|source| EvalError::NotARecord {
+                path: path.to_owned(),
+                line: index + 1,
+                reason: source.to_string(),
+            })?);
+        }
+        Ok(outcomes)
+    }
+
+    fn insert(&mut self, outcome: Outcome) {
+        match self.place.get(&outcome.key) {
+            Some(&place) => self.all[place] = outcome,
+            None => {
+                self.place.insert(outcome.key.clone(), self.all.len());
+                self.all.push(outcome);
+            }
+        }
+    }
+
+    /// The outcome of a unit.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Outcome> {
+        self.place.get(key).map(|&place| &self.all[place])
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Outcome> {
+        self.all.iter()
+    }
 }
 
 impl Results {
@@ -75,9 +125,9 @@ impl Results {
     ///
     /// # Errors
     ///
-    /// The folder cannot be made or read, or a line in the middle of its file is no record.
+    /// The folder cannot be made or read, another run writes there, or a line in the middle of its file is no record.
     pub fn open(folder: &Path) -> Result<Self, EvalError> {
-        let path = folder.join("results.jsonl");
+        let path = file_in(folder);
         let failed = |source| EvalError::Results {
             path: path.clone(),
             source,
@@ -85,33 +135,20 @@ impl Results {
         fs::create_dir_all(folder).map_err(failed)?;
         let mut file = OpenOptions::new()
             .read(true)
-            .write(true)
+            .append(true)
             .create(true)
-            .truncate(false)
             .open(&path)
             .map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(EvalError::Busy { path }),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(failed)?;
-        // What follows the last line break was cut short.
-        let end = text
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |place| place + 1);
-        file.set_len(end as u64).map_err(failed)?;
-        file.seek(SeekFrom::End(0)).map_err(failed)?;
-        let mut outcomes = BTreeMap::new();
-        for (index, line) in text[..end].split(|&byte| byte == b'\n').enumerate() {
-            if line.is_empty() {
-                continue;
-            }
-            let outcome: Outcome = serde_json::from_slice(line).map_err(|source| EvalError::NotARecord {
-                path: path.clone(),
-                line: index + 1,
-                reason: source.to_string(),
-            })?;
-            // A unit that failed before may have succeeded since.
-            outcomes.insert(outcome.key.clone(), outcome);
-        }
+        let lines = whole_lines(&text);
+        file.set_len(lines.len() as u64).map_err(failed)?;
+        let outcomes = Outcomes::of(&path, lines)?;
         Ok(Self { path, file, outcomes })
     }
 
@@ -121,12 +158,13 @@ impl Results {
         self.outcomes.get(key).is_some_and(|outcome| outcome.error.is_none())
     }
 
-    /// The latest outcome of every unit.
-    pub fn outcomes(&self) -> impl Iterator<Item = &Outcome> {
-        self.outcomes.values()
+    /// What is there.
+    #[must_use]
+    pub fn outcomes(&self) -> &Outcomes {
+        &self.outcomes
     }
 
-    /// Adds a record, on disk when this returns.
+    /// Adds a record as one line, handed to the system when this returns.
     ///
     /// # Errors
     ///
@@ -138,20 +176,21 @@ impl Results {
         };
         let mut line = serde_json::to_vec(record).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
-        self.file
-            .write_all(&line)
-            .and_then(|()| self.file.flush())
-            .map_err(failed)?;
-        let outcome = Outcome {
-            key: record.key.clone(),
-            id: record.id.clone(),
-            task: record.task.clone(),
-            labels: record.labels.clone(),
-            method: record.method.clone(),
-            score: record.score,
-            error: record.error.clone(),
-        };
-        self.outcomes.insert(outcome.key.clone(), outcome);
+        self.file.write_all(&line).map_err(failed)?;
+        self.outcomes.insert(record.outcome.clone());
         Ok(())
     }
+}
+
+fn file_in(folder: &Path) -> PathBuf {
+    folder.join("results.jsonl")
+}
+
+/// What follows the last line break was cut short.
+fn whole_lines(text: &[u8]) -> &[u8] {
+    let end = text
+        .iter()
+        .rposition(|&byte| byte == b'\n')
+        .map_or(0, |place| place + 1);
+    &text[..end]
 }

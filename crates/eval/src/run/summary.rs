@@ -15,8 +15,8 @@ pub struct MethodSummary {
     pub method: String,
     /// Mean score in percent of every task that all methods have run.
     pub tasks: BTreeMap<String, f64>,
-    /// Mean of the tasks' means, in percent.
-    pub mean: f64,
+    /// Mean of the tasks' means, in percent; `None` where the methods have no example in common.
+    pub mean: Option<f64>,
     /// Examples, failed ones included.
     pub examples: usize,
     /// Examples that failed, which count 0.
@@ -105,7 +105,7 @@ fn summary_of(
     let is_reference = method == reference;
     Ok(MethodSummary {
         method: method.to_owned(),
-        mean: tasks.values().sum::<f64>() / tasks.len().max(1) as f64,
+        mean: (!tasks.is_empty()).then(|| tasks.values().sum::<f64>() / tasks.len() as f64),
         tasks,
         examples,
         failed,
@@ -125,6 +125,7 @@ mod tests {
     fn outcome(method: &str, id: &str, score: Option<f64>) -> Outcome {
         Outcome {
             key: format!("{method}/{id}"),
+            model: "m".to_owned(),
             id: id.to_owned(),
             task: "t".to_owned(),
             labels: BTreeMap::from([("length".to_owned(), "512".to_owned())]),
@@ -146,9 +147,16 @@ mod tests {
         let methods = ["full".to_owned(), "x".to_owned()];
         let found = summarise(&outcomes, &methods, &Bootstrap::default()).unwrap();
         assert_eq!(found[0].tasks, BTreeMap::from([("t 512".to_owned(), 75.0)]));
-        assert_eq!((found[1].mean, found[1].failed, found[1].examples), (25.0, 1, 2));
+        assert_eq!((found[1].mean, found[1].failed, found[1].examples), (Some(25.0), 1, 2));
         assert_eq!(found[1].difference.as_ref().unwrap().mean, -50.0);
         assert_eq!(found[1].outcomes.unwrap().losses, 2);
         assert!(found[0].difference.is_none());
+        let apart = [outcome("full", "a", Some(1.0)), outcome("x", "b", Some(1.0))];
+        let found = summarise(&apart, &methods, &Bootstrap::default()).unwrap();
+        assert!(
+            found
+                .iter()
+                .all(|summary| summary.mean.is_none() && summary.difference.is_none())
+        );
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use inertiakv::testing::TinyModel;
 use inertiakv::{Engine, EngineOptions, Method};
 use inertiakv_eval::metrics::{Metric, Scorer, Scoring};
-use inertiakv_eval::run::{Results, run, summarise};
+use inertiakv_eval::run::{Outcomes, Results, run, summarise};
 use inertiakv_eval::statistics::Bootstrap;
 use inertiakv_eval::{Chat, EvalError, Example, Truncation};
 use serde_json::Value;
@@ -56,7 +56,7 @@ const METHODS: [&str; 7] = [
     "streaming-llm",
 ];
 
-fn run_all(engine: &Engine, examples: &[Example], texts: &[&str], folder: &Path) -> Result<(), EvalError> {
+fn run_all(engine: &Engine, examples: &[Example], texts: &[&str], folder: &Path) -> Result<Vec<String>, EvalError> {
     let mut results = Results::open(folder)?;
     run(
         engine,
@@ -216,8 +216,81 @@ fn summaries_compare_with_the_first() {
     run_all(&engine, &examples, &["full", "inertia"], &path).unwrap();
     let results = Results::open(&path).unwrap();
     let methods = ["full".to_owned(), "inertia".to_owned()];
-    let summaries = summarise(results.outcomes(), &methods, &Bootstrap::default()).unwrap();
+    let summaries = summarise(results.outcomes().iter(), &methods, &Bootstrap::default()).unwrap();
     assert_eq!((summaries.len(), summaries[1].examples), (2, 4));
     let difference = summaries[1].difference.as_ref().unwrap();
-    assert!((summaries[1].mean - summaries[0].mean - difference.mean).abs() < 1e-9);
+    let change = summaries[1].mean.unwrap() - summaries[0].mean.unwrap();
+    assert!((change - difference.mean).abs() < 1e-9);
+}
+
+#[test]
+fn a_method_that_cannot_run_is_refused_before_anything_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let path = folder.path().join("results");
+    let refused = run_all(&engine, &[example(0)], &["full", "learned"], &path).unwrap_err();
+    assert!(refused.to_string().contains("train-scorer"), "{refused}");
+    assert!(lines(&path).is_empty());
+}
+
+#[test]
+fn an_interval_that_was_not_reached_is_no_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let path = folder.path().join("results");
+    run_all(
+        &engine,
+        &[example(0)],
+        &["tova:at=decode,tokens=64,interval=300"],
+        &path,
+    )
+    .unwrap();
+    assert_eq!(lines(&path)[0]["error"], Value::Null);
+}
+
+#[test]
+fn results_can_be_read_while_a_run_adds_to_them_but_not_run_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let path = folder.path().join("results");
+    run_all(&engine, &[example(0)], &["full"], &path).unwrap();
+    let running = Results::open(&path).unwrap();
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(path.join("results.jsonl"))
+        .unwrap();
+    file.write_all(b"{\"key\":\"under w").unwrap();
+    assert_eq!(Outcomes::read(&path).unwrap().iter().count(), 1);
+    assert!(matches!(Results::open(&path), Err(EvalError::Busy { .. })));
+    drop(running);
+    assert_eq!(Results::open(&path).unwrap().outcomes().iter().count(), 1);
+}
+
+#[test]
+fn what_changes_an_answer_changes_the_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let key =
+        |engine: &Engine, path: &str| run_all(engine, &[example(0)], &["full"], &folder.path().join(path)).unwrap();
+    let first = engine(folder.path());
+    let same = key(&first, "a");
+    assert_eq!(key(&first, "b"), same);
+    let open = |options: &EngineOptions| Engine::open(&folder.path().join("tiny.gguf"), options).unwrap();
+    let shorter = EngineOptions {
+        context: Some(400),
+        ..EngineOptions::default()
+    };
+    assert_ne!(key(&open(&shorter), "c"), same);
+    let one_thread = EngineOptions {
+        threads: Some(1),
+        ..EngineOptions::default()
+    };
+    assert_eq!(key(&open(&one_thread), "d"), same);
+    let other = TinyModel {
+        context: 512,
+        tied: false,
+        seed: 77,
+        ..TinyModel::default()
+    };
+    other.write(folder.path().join("tiny.gguf")).unwrap();
+    assert_ne!(key(&open(&EngineOptions::default()), "e"), same);
 }

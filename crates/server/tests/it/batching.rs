@@ -52,18 +52,9 @@ fn essence(answer: &Value) -> Vec<[Value; 5]> {
     choices.iter().map(of).collect()
 }
 
-fn world(prefix_memory: usize) -> World {
-    let options = ServerOptions {
-        prefill_chunk: 64,
-        prefix_memory,
-        ..ServerOptions::default()
-    };
-    World::with(options, None)
-}
-
 #[test]
 fn together_as_alone() {
-    let world = world(0);
+    let world = World::with_prefixes(0);
     let requests = requests();
     let alone: Vec<_> = requests.iter().map(|body| essence(&world.complete(body))).collect();
     for _ in 0..3 {

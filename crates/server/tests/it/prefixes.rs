@@ -1,18 +1,8 @@
 //! A document that many ask about is prefilled once, and nobody can tell from the answers.
 
-use inertiakv_server::ServerOptions;
 use serde_json::{Value, json};
 
 use crate::support::{World, text};
-
-fn world(prefix_memory: usize) -> World {
-    let options = ServerOptions {
-        prefill_chunk: 64,
-        prefix_memory,
-        ..ServerOptions::default()
-    };
-    World::with(options, None)
-}
 
 fn ask(world: &World, document: &str, question: usize, method: &str) -> (u64, Value) {
     let answer = world.complete(&json!({
@@ -27,7 +17,7 @@ fn ask(world: &World, document: &str, question: usize, method: &str) -> (u64, Va
 
 #[test]
 fn reuse_changes_no_bit() {
-    let (cold, warm) = (world(0), world(64 << 20));
+    let (cold, warm) = (World::with_prefixes(0), World::with_prefixes(64 << 20));
     let document = text(120, 9);
     for (index, method) in ["inertia", "inertia", "full", "h2o:tokens=30", "inertia"]
         .into_iter()
@@ -53,7 +43,7 @@ fn reuse_changes_no_bit() {
 fn kept_prompts_are_bounded() {
     // 512 bytes a row: 320 KiB are two of these prompts.
     let bound = 320 << 10;
-    let world = world(bound);
+    let world = World::with_prefixes(bound);
     for index in 0..6 {
         ask(&world, &text(60, index), 0, "inertia");
         assert!(world.engine.kv_pool().bytes_in_use() <= bound);

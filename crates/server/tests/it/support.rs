@@ -22,6 +22,16 @@ impl World {
         Self::with(ServerOptions::default(), None)
     }
 
+    /// Prompts in chunks of 64 tokens, and this many bytes of prompts kept for reuse.
+    pub(crate) fn with_prefixes(prefix_memory: usize) -> Self {
+        let options = ServerOptions {
+            prefill_chunk: 64,
+            prefix_memory,
+            ..ServerOptions::default()
+        };
+        Self::with(options, None)
+    }
+
     /// A server over the tiny model with so much KV memory.
     pub(crate) fn with(options: ServerOptions, kv_memory: Option<usize>) -> Self {
         Self::over(&TinyModel::default(), options, kv_memory)
