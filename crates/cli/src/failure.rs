@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use inertiakv_eval::EvalError;
+
 /// The command was used wrongly, in a way that only shows after parsing: exit code 2.
 #[derive(Debug)]
 pub(crate) struct UsageError(String);
@@ -24,7 +26,15 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
     error
         .chain()
-        .any(|cause| cause.is::<UsageError>() || cause.downcast_ref().is_some_and(is_wrong_option))
+        .any(|cause| cause.is::<UsageError>() || engine_error(cause).is_some_and(is_wrong_option))
+}
+
+/// The engine's error, where the cause is one or says what one says.
+fn engine_error<'a>(cause: &'a (dyn std::error::Error + 'static)) -> Option<&'a inertiakv::Error> {
+    match cause.downcast_ref() {
+        Some(EvalError::Engine(error)) => Some(error),
+        _ => cause.downcast_ref(),
+    }
 }
 
 /// What an option asks for cannot be, which only the library sees.

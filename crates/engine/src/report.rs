@@ -38,6 +38,9 @@ pub struct RunReport {
     pub budget: Option<usize>,
     /// Refresh interval r, or `once`; `None` where nothing is evicted while decoding.
     pub refresh: Option<String>,
+    /// α that an adaptive method has come to; `None` under any other, and before it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alpha: Option<f64>,
     /// Decode steps.
     pub steps: usize,
     /// Entries evicted of a head, from the prompt and in all steps; the mean over heads where they differ.

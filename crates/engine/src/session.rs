@@ -348,6 +348,9 @@ impl Session {
             compression_ratio: compression_ratio(last.budget, bounded.0),
             budget: last.budget.entries(bounded.0, bounded.1),
             refresh: refresh(&self.method.decode.policy),
+            alpha: policy
+                .and_then(PolicyState::adaptive)
+                .map(|report| report.alpha.as_f64()),
             steps: policy.map_or(0, PolicyState::step),
             evictions: policy.map_or(0, PolicyState::evictions),
             retained: self.retained_entries(),

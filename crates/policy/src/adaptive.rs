@@ -5,10 +5,11 @@
 //! The paper says what is measured and when; the formulas here are ours, after its Proposition 1 and Eq. 5.
 
 use crate::aggregation::Aggregation;
+use crate::agreement::jaccard;
 use crate::policy::Policy;
 use crate::ratio::Ratio;
 
-/// What [`Aggregation::Adaptive`] measured at its first ten scorings, and what it chose.
+/// What [`Aggregation::Adaptive`] measured at its first ten scorings with more than B entries held, and what it chose.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdaptiveReport {
     /// Noise σ: 1 − Jaccard of two layers' top-B sets at one step, in the mean over pairs of scored layers and over the
@@ -154,12 +155,7 @@ impl WarmUp {
 
 /// 1 − Jaccard of two sets of rows.
 fn disagreement(one: &[u64], other: &[u64]) -> f64 {
-    let (mut different, mut either) = (0, 0);
-    for (one, other) in one.iter().zip(other) {
-        different += (one ^ other).count_ones();
-        either += (one | other).count_ones();
-    }
-    f64::from(different) / f64::from(either.max(1))
+    1.0 - jaccard(one, other)
 }
 
 /// Half the L1 distance of the utilities of the positions in both lists, each made to sum to 1.

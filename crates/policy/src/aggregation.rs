@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::policy::Policy;
 use crate::ratio::Ratio;
 
 /// The rule that folds a score s into the utility m (Eq. 2 to 4 of the paper).
@@ -14,8 +13,8 @@ pub enum Aggregation {
     Cumulative,
     /// `m = αm + (1 − α)s` (Eq. 4).
     Ema(Ratio),
-    /// The moving average with an α that the sequence itself gives: 0.8 for the first ten scorings at which something has
-    /// to leave, then what [`AdaptiveReport`](crate::AdaptiveReport) says. A negative result of the paper (Appendix H).
+    /// The moving average with an α that the sequence itself gives: 0.8 for the first ten scorings at which more than B
+    /// entries are held, then what [`AdaptiveReport`](crate::AdaptiveReport) says. A negative result of the paper (Appendix H).
     Adaptive,
     /// The mean of the last this many scores, each as it was when it was computed: the observation window of `SnapKV`
     /// while decoding.
@@ -39,8 +38,8 @@ impl Aggregation {
     /// The same score folded in `times` times, in closed form: what `times` layers do that all score alike.
     pub(crate) fn update_repeatedly(self, utility: &mut [f32], score: &[f32], times: usize) {
         match self {
-            // What a mean remembers besides is in the ranking.
-            Aggregation::SingleStep | Aggregation::Mean(_) => utility.copy_from_slice(score),
+            Aggregation::Mean(_) => unreachable!("the ranking folds a mean"),
+            Aggregation::SingleStep => utility.copy_from_slice(score),
             Aggregation::Cumulative => {
                 let times = times as f32;
                 for (m, &s) in utility.iter_mut().zip(score) {
@@ -48,8 +47,7 @@ impl Aggregation {
                     *m = (*m + times * s).clamp(f32::MIN, f32::MAX);
                 }
             }
-            // The state puts in the α it has come to.
-            Aggregation::Adaptive => Aggregation::Ema(Policy::ALPHA).update_repeatedly(utility, score, times),
+            Aggregation::Adaptive => unreachable!("the state puts in the α it has come to"),
             Aggregation::Ema(alpha) => {
                 let keep = alpha.as_f64().powi(times as i32);
                 let (keep, admit) = (keep as f32, (1.0 - keep) as f32);

@@ -1,9 +1,11 @@
 //! How alike are two rankings of the same entries?
 
+use crate::selection::Selector;
+
 /// Spearman's rank correlation: the correlation of the ranks, where equal scores share the mean of theirs. `None` where it
 /// is not defined: lists of different lengths, fewer than two entries, or all scores of one list equal.
 #[must_use]
-pub fn spearman(left: &[f32], right: &[f32]) -> Option<f64> {
+pub fn spearman<T: Copy + Into<f64>>(left: &[T], right: &[T]) -> Option<f64> {
     if left.len() != right.len() {
         return None;
     }
@@ -18,7 +20,7 @@ pub fn spearman(left: &[f32], right: &[f32]) -> Option<f64> {
         right_square += right * right;
     }
     let scale = (left_square * right_square).sqrt();
-    (scale > 0.0).then(|| product / scale)
+    (scale > 0.0).then(|| (product / scale).clamp(-1.0, 1.0))
 }
 
 /// Jaccard index of the sets of the `best` highest entries of each list: what both keep over what either keeps. Of equal
@@ -30,13 +32,27 @@ pub fn top_jaccard(left: &[f32], right: &[f32], best: usize) -> Option<f64> {
     if left.len() != right.len() || best == 0 {
         return None;
     }
-    let (left, right) = (top(left, best), top(right, best));
-    let both = left.iter().zip(&right).filter(|&(left, right)| *left && *right).count();
-    Some(both as f64 / (2 * best - both) as f64)
+    let positions: Vec<u32> = (0..u32::try_from(left.len()).ok()?).collect();
+    let top = |scores: &[f32]| Selector::default().highest(&positions, scores, best);
+    Some(jaccard(&top(left), &top(right)))
+}
+
+/// Jaccard index of two sets of rows, which of two empty ones is 1.
+pub(crate) fn jaccard(one: &[u64], other: &[u64]) -> f64 {
+    let (mut both, mut either) = (0, 0);
+    for (one, other) in one.iter().zip(other) {
+        both += (one & other).count_ones();
+        either += (one | other).count_ones();
+    }
+    if either == 0 {
+        return 1.0;
+    }
+    f64::from(both) / f64::from(either)
 }
 
 /// Ranks from 0, equal scores at the mean of their ranks.
-fn ranks(scores: &[f32]) -> Vec<f64> {
+fn ranks<T: Copy + Into<f64>>(scores: &[T]) -> Vec<f64> {
+    let scores: Vec<f64> = scores.iter().map(|&score| score.into()).collect();
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_unstable_by(|&a, &b| scores[a].total_cmp(&scores[b]));
     let mut ranks = vec![0.0; scores.len()];
@@ -49,20 +65,6 @@ fn ranks(scores: &[f32]) -> Vec<f64> {
         first += equal.len();
     }
     ranks
-}
-
-/// Whether each entry is among the `best` highest, 1 to all of them.
-fn top(scores: &[f32], best: usize) -> Vec<bool> {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    // Adding zero makes a positive zero of a negative one, which is its equal.
-    order.select_nth_unstable_by(best - 1, |&a, &b| {
-        (scores[b] + 0.0).total_cmp(&(scores[a] + 0.0)).then(b.cmp(&a))
-    });
-    let mut top = vec![false; scores.len()];
-    for &entry in &order[..best] {
-        top[entry] = true;
-    }
-    top
 }
 
 #[cfg(test)]
@@ -98,7 +100,7 @@ mod tests {
     fn what_has_no_order_has_no_correlation() {
         assert_eq!(spearman(&[1.0; 3], &[1.0, 2.0, 3.0]), None);
         assert_eq!(spearman(&[1.0], &[1.0]), None);
-        assert_eq!(spearman(&[], &[]), None);
+        assert_eq!(spearman::<f32>(&[], &[]), None);
         assert_eq!(spearman(&[1.0, 2.0], &[1.0, 2.0, 3.0]), None);
     }
 

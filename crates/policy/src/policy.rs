@@ -83,6 +83,10 @@ impl Policy {
     /// The paper's compression ratio, 0.9.
     pub const RATIO: Ratio = Ratio::percent(90);
 
+    /// Most queries of a scoring window.
+    pub const MOST_QUERIES: usize = 1024;
+    /// Most scores of a mean.
+    pub const MOST_SCORES: usize = 256;
     /// The interval of a policy that compresses a prompt once, when it is complete.
     pub const WHOLE_PROMPT: usize = usize::MAX;
 
@@ -104,17 +108,17 @@ impl Policy {
 
     /// Whether every value is in its range, none contradicts another, and all mean something at this stage.
     pub fn validate(&self, stage: Stage) -> Result<(), PolicyError> {
-        let at_least_one = |key, value: usize| {
-            if value == 0 {
-                Err(text::bad_value(key, "0"))
-            } else {
-                Ok(())
-            }
-        };
-        at_least_one("window", self.window)?;
-        at_least_one("interval", self.interval)?;
-        if self.aggregation == Aggregation::Mean(0) {
-            return Err(text::bad_value("aggregation", "mean0"));
+        // A window's queries are kept in memory, and so are a mean's scores.
+        if !(1..=Policy::MOST_QUERIES).contains(&self.window) {
+            return Err(text::bad_value("window", &self.window.to_string()));
+        }
+        if self.interval == 0 {
+            return Err(text::bad_value("interval", "0"));
+        }
+        if let Aggregation::Mean(scores) = self.aggregation
+            && !(1..=Policy::MOST_SCORES).contains(&scores)
+        {
+            return Err(text::bad_value("aggregation", &self.aggregation.to_string()));
         }
         if self.aggregation.alpha().is_some_and(Ratio::is_one) {
             return Err(text::bad_value("alpha", "1"));

@@ -145,8 +145,8 @@ impl Preset {
         self.facts().source
     }
 
-    /// The policy the name stands for at a stage, before any key. A stage that is not among [`Preset::stages`] gives a
-    /// policy that [`Policy::validate`] refuses or that evicts nothing.
+    /// The policy the name stands for at a stage, before any key. A text never asks for a
+    /// stage that is not among [`Preset::stages`].
     #[must_use]
     pub fn policy(self, stage: Stage) -> Policy {
         let policy = self.policy_of_decoding();
@@ -168,7 +168,6 @@ impl Preset {
         }
     }
 
-    #[allow(clippy::too_many_lines, reason = "a table")]
     #[allow(clippy::too_many_lines, reason = "a table")]
     fn policy_of_decoding(self) -> Policy {
         let inertia = Policy::default();

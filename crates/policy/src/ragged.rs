@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use crate::plan::RowPlan;
+use crate::ranking::SPARE_ROWS;
 
 /// Which heads hold the rows of a ranking.
 #[derive(Debug, Clone)]
@@ -15,6 +16,10 @@ pub(crate) struct Ragged {
     pub(crate) heads: Vec<Holding>,
     /// For each row of the ranking, how many heads hold it.
     pub(crate) holders: Vec<u32>,
+    /// Entries over all heads: the sum of `holders`.
+    entries: usize,
+    /// Where each row goes in an eviction; kept between steps.
+    new_row: Vec<u32>,
 }
 
 /// What one head holds, in the row order of its cache.
@@ -54,12 +59,19 @@ impl Ragged {
                 }
             })
             .collect();
-        (positions, Ragged { heads, holders })
+        let entries = held.iter().map(|held| held.len()).sum();
+        let ragged = Ragged {
+            heads,
+            holders,
+            entries,
+            new_row: Vec::new(),
+        };
+        (positions, ragged)
     }
 
     /// Entries over all heads.
     pub(crate) fn entries(&self) -> usize {
-        self.holders.iter().map(|&holders| holders as usize).sum()
+        self.entries
     }
 
     /// New positions in every head, as rows from `first_row` on.
@@ -70,13 +82,17 @@ impl Ragged {
             head.positions.extend(positions.clone());
         }
         self.holders.resize(rows.end as usize, self.heads.len() as u32);
+        self.entries += self.heads.len() * positions.len();
     }
 
     /// Takes rows of the ranking, ascending, out of every head; `plan` is what closes their holes in the ranking.
     pub(crate) fn evict(&mut self, rows: &[u32], plan: &RowPlan) -> Vec<RowPlan> {
-        let mut new_row: Vec<u32> = (0..self.holders.len() as u32).collect();
+        let new_row = &mut self.new_row;
+        new_row.clear();
+        new_row.extend(0..self.holders.len() as u32);
         for &row in rows {
             new_row[row as usize] = GONE;
+            self.entries -= self.holders[row as usize] as usize;
         }
         let mut leaving = Vec::new();
         let plans = self
@@ -89,17 +105,29 @@ impl Ragged {
                 let plan = RowPlan::removing(&leaving, head.rows.len());
                 plan.apply(&mut head.rows);
                 plan.apply(&mut head.positions);
+                shrink(&mut head.rows);
+                shrink(&mut head.positions);
                 plan
             })
             .collect();
         for &(from, to) in &plan.moves {
             new_row[from as usize] = to;
         }
-        for row in self.heads.iter_mut().flat_map(|head| &mut head.rows) {
-            *row = new_row[*row as usize];
+        if !plan.moves.is_empty() {
+            for row in self.heads.iter_mut().flat_map(|head| &mut head.rows) {
+                *row = new_row[*row as usize];
+            }
         }
         plan.apply(&mut self.holders);
+        shrink(&mut self.holders);
         plans
+    }
+}
+
+/// Gives back what a prompt needed and decoding does not.
+fn shrink(values: &mut Vec<u32>) {
+    if values.capacity() > 2 * values.len() + 2 * SPARE_ROWS {
+        values.shrink_to(values.len() + SPARE_ROWS);
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Ranking {
     pub(crate) ragged: Option<Ragged>,
     /// The latest scores, the newest last, where the utility is a mean of them.
     pub(crate) history: VecDeque<Vec<f32>>,
+    /// Their sum.
+    pub(crate) sum: Vec<f64>,
 }
 
 /// How the rows of a ranking leave the heads that share it.
@@ -34,7 +36,7 @@ pub(crate) struct RankingPlan {
 pub(crate) const UNRANKED: u32 = u32::MAX;
 
 /// Rows that fit before the first reallocation, which would double what a long prompt takes.
-const SPARE_ROWS: usize = 64;
+pub(crate) const SPARE_ROWS: usize = 64;
 
 impl Ranking {
     /// One row per prompt token, all utilities 0.
@@ -87,6 +89,9 @@ impl Ranking {
         for scores in &mut self.history {
             scores.resize(self.positions.len(), 0.0);
         }
+        if !self.history.is_empty() {
+            self.sum.resize(self.positions.len(), 0.0);
+        }
     }
 
     /// Folds a score into the utility as `times` layers do that all score alike.
@@ -99,18 +104,17 @@ impl Ranking {
         } else {
             self.history.pop_front().unwrap_or_default()
         };
+        self.sum.resize(self.positions.len(), 0.0);
+        for (sum, &oldest) in self.sum.iter_mut().zip(&newest) {
+            *sum -= f64::from(oldest);
+        }
         newest.clear();
         newest.extend_from_slice(score);
         self.history.push_back(newest);
-        self.utility.fill(0.0);
-        for scores in &self.history {
-            for (sum, score) in self.utility.iter_mut().zip(scores) {
-                *sum += score;
-            }
-        }
-        let scale = 1.0 / self.history.len() as f32;
-        for value in &mut self.utility {
-            *value *= scale;
+        let scale = 1.0 / self.history.len() as f64;
+        for ((value, sum), &score) in self.utility.iter_mut().zip(&mut self.sum).zip(score) {
+            *sum += f64::from(score);
+            *value = (scale * *sum) as f32;
         }
     }
 
@@ -126,11 +130,18 @@ impl Ranking {
         for scores in &mut self.history {
             plan.apply(scores);
         }
+        if !self.history.is_empty() {
+            plan.apply(&mut self.sum);
+        }
         self.best_rank = Vec::new();
         // What the prompt needed is given back after the first eviction.
         if self.positions.capacity() > 2 * plan.rows + 2 * SPARE_ROWS {
             self.positions.shrink_to(plan.rows + SPARE_ROWS);
             self.utility.shrink_to(plan.rows + SPARE_ROWS);
+            self.sum.shrink_to(plan.rows + SPARE_ROWS);
+            for scores in &mut self.history {
+                scores.shrink_to(plan.rows + SPARE_ROWS);
+            }
         }
         RankingPlan {
             each: self.ragged.as_mut().map(|ragged| ragged.evict(rows, &plan)),

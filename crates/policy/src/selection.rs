@@ -17,6 +17,7 @@ pub(crate) struct Selector {
     keys: Vec<u64>,
     head_keys: Vec<Vec<u64>>,
     pool: Vec<(u64, u32)>,
+    heap: Vec<Reverse<(u64, u32)>>,
     chosen: Vec<Vec<u32>>,
 }
 
@@ -146,9 +147,11 @@ impl Selector {
         self.chosen.resize_with(self.chosen.len().max(1), Vec::new);
         let chosen = &mut self.chosen[0];
         chosen.clear();
-        candidates.write_keys(&mut self.keys);
         // Sorted only as far as rows leave, which in the steady state is not far.
-        let mut heap: BinaryHeap<Reverse<(u64, u32)>> = self.keys.iter().copied().zip(0..).map(Reverse).collect();
+        let mut heap = std::mem::take(&mut self.heap);
+        heap.clear();
+        heap.extend((0..candidates.rows()).map(|row| Reverse((candidates.key(row), row as u32))));
+        let mut heap = BinaryHeap::from(heap);
         let mut taken = 0;
         while taken < excess
             && let Some(Reverse((_, row))) = heap.pop()
@@ -156,6 +159,7 @@ impl Selector {
             taken += holders[row as usize] as usize;
             chosen.push(row);
         }
+        self.heap = heap.into_vec();
         chosen.sort_unstable();
         chosen
     }

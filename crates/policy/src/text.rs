@@ -61,7 +61,7 @@ pub(crate) const KEYS: [Key; 25] = [
     ),
     key(
         "aggregation",
-        "`ema`, `adaptive`, `single-step`, `cumulative`, or `mean` with a number of scorings such as `mean64`",
+        "`ema`, `adaptive`, `single-step`, `cumulative`, or `mean` with a number of scorings up to 256 such as `mean64`",
         "how scores become the utility",
     ),
     key(
@@ -104,7 +104,7 @@ pub(crate) const KEYS: [Key; 25] = [
     key("seed", "a whole number", "seed of scorer `random`"),
     key(
         "window",
-        "a whole number of at least 1",
+        "a whole number from 1 to 1024",
         "last queries of a step whose attention counts",
     ),
     key(
@@ -471,7 +471,7 @@ impl Rule {
     #[must_use]
     pub fn settings(&self, stage: Stage) -> Vec<(&'static str, String, &'static str)> {
         let other: &[&str] = match stage {
-            Stage::Prefill => &["refresh", "aggregation", "reserve", "rescue"],
+            Stage::Prefill => &["refresh", "aggregation", "reactive", "reserve", "rescue"],
             Stage::Decode => &["masked"],
         };
         let setting = |key: &Key| Some((key.name, value_of(key.name, &self.policy)?, key.purpose));

@@ -542,3 +542,15 @@ fn a_prefix_goes_on_as_a_prefill_from_the_start_would() {
     stepped.step(&[1]).expect("step");
     assert!(refused(&stepped, &full, 512).is_some(), "entries are gone");
 }
+
+#[test]
+fn an_adaptive_run_says_what_it_came_to() {
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
+    let mut session = prefilled(&engine, "inertia-adaptive:ratio=0.5", &prompt(200));
+    decode(&mut session, 5);
+    assert_eq!(session.report().alpha, None);
+    decode(&mut session, 10);
+    let alpha = session.report().alpha.expect("ten scorings are over");
+    assert!([0.0, 0.3, 0.6, 0.8, 0.9, 0.95].contains(&alpha), "{alpha}");
+    assert_eq!(prefilled(&engine, "inertia", &prompt(200)).report().alpha, None);
+}

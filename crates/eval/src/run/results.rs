@@ -99,12 +99,11 @@ impl Outcomes {
     }
 
     fn insert(&mut self, outcome: Outcome) {
-        match self.place.get(&outcome.key) {
-            Some(&place) => self.all[place] = outcome,
-            None => {
-                self.place.insert(outcome.key.clone(), self.all.len());
-                self.all.push(outcome);
-            }
+        if let Some(&place) = self.place.get(&outcome.key) {
+            self.all[place] = outcome;
+        } else {
+            self.place.insert(outcome.key.clone(), self.all.len());
+            self.all.push(outcome);
         }
     }
 

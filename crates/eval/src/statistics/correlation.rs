@@ -32,33 +32,13 @@ pub fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
 /// The two sides differ in length.
 #[must_use]
 pub fn spearman(x: &[f64], y: &[f64]) -> Option<f64> {
-    pearson(&ranks(x), &ranks(y))
-}
-
-/// Ranks from 1, equal values sharing the mean of theirs.
-fn ranks(values: &[f64]) -> Vec<f64> {
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    order.sort_by(|a, b| values[*a].total_cmp(&values[*b]));
-    let mut ranks = vec![0.0; values.len()];
-    let mut before = 0;
-    for equals in order.chunk_by(|a, b| values[*a] == values[*b]) {
-        let rank = before as f64 + f64::midpoint(1.0, equals.len() as f64);
-        for index in equals {
-            ranks[*index] = rank;
-        }
-        before += equals.len();
-    }
-    ranks
+    assert_eq!(x.len(), y.len(), "correlated sides are of one length");
+    inertiakv::policy::spearman(x, y)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{pearson, ranks, spearman};
-
-    #[test]
-    fn equal_values_share_a_rank() {
-        assert_eq!(ranks(&[2.0, 1.0, 2.0, -0.0, 0.0]), [4.5, 3.0, 4.5, 1.5, 1.5]);
-    }
+    use super::{pearson, spearman};
 
     #[test]
     fn a_constant_side_has_no_correlation() {

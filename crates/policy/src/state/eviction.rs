@@ -125,7 +125,7 @@ impl PolicyState {
     /// One plan per ranking, as the cache takes it.
     fn plan_of(&self, mut plans: Vec<RankingPlan>) -> EvictionPlan {
         if plans.iter().any(|plan| plan.each.is_some()) {
-            return self.plan_of_each_head(&plans);
+            return self.plan_of_each_head(plans);
         }
         let mut plan_of_ranking = plans.drain(..).map(|plan| plan.all);
         match self.layout {
@@ -148,15 +148,18 @@ impl PolicyState {
         }
     }
 
-    fn plan_of_each_head(&self, plans: &[RankingPlan]) -> EvictionPlan {
-        let plan_of = |(layer, head): (usize, usize)| {
+    fn plan_of_each_head(&self, mut plans: Vec<RankingPlan>) -> EvictionPlan {
+        let mut plan_of = |(layer, head): (usize, usize)| {
             let (ranking, place) = self.place(layer, head)?;
-            let plan = &plans[ranking];
-            Some(plan.each.as_ref().map_or(&plan.all, |each| &each[place]).clone())
+            let RankingPlan { all, each } = &mut plans[ranking];
+            Some(match each {
+                Some(each) => std::mem::take(&mut each[place]),
+                None => all.clone(),
+            })
         };
         let heads = self.shape.kv_heads;
-        let plans_of = |layer| (0..heads).filter_map(|head| plan_of((layer, head))).collect();
-        EvictionPlan::PerHead((0..self.shape.layers).map(plans_of).collect())
+        let mut plans_of = |layer| (0..heads).filter_map(|head| plan_of((layer, head))).collect();
+        EvictionPlan::PerHead((0..self.shape.layers).map(&mut plans_of).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! From observations to utilities.
 
 use super::{Buffers, Layout, PolicyState};
+use crate::adaptive::Adaptation;
 use crate::aggregation::Aggregation;
 use crate::coupling::Coupling;
 use crate::error::PolicyError;
@@ -117,6 +118,7 @@ impl PolicyState {
         scoring: Scoring,
         heads: &[HeadObservation<'_>],
     ) -> Result<(), ()> {
+        let aggregation = self.aggregation();
         let ranking = &mut self.rankings[index];
         let Some(ragged) = &ranking.ragged else { return Ok(()) };
         let RaggedScratch {
@@ -165,12 +167,12 @@ impl PolicyState {
             return Ok(());
         }
         if held.len() == score.len() {
-            ranking.fold(self.policy.aggregation, head, 1);
+            ranking.fold(aggregation, head, 1);
             return Ok(());
         }
         utility.clear();
         utility.extend(held.iter().map(|&row| ranking.utility[row as usize]));
-        self.policy.aggregation.update(utility, head);
+        aggregation.update(utility, head);
         for (&row, &value) in held.iter().zip(utility.iter()) {
             ranking.utility[row as usize] = value;
         }
@@ -179,11 +181,13 @@ impl PolicyState {
 
     /// Shows a layer's score to what measures the noise between layers, where something has to leave.
     fn see_layer(&mut self, index: usize) {
-        let (budget, ranking) = (self.budget().unwrap_or(usize::MAX), &self.rankings[index]);
-        let Some(adaptation) = self.adaptation.as_mut() else {
+        if !self.adaptation.as_ref().is_some_and(Adaptation::is_measuring) {
             return;
-        };
-        if adaptation.is_measuring() && ranking.rows() > budget {
+        }
+        let (budget, ranking) = (self.budget().unwrap_or(usize::MAX), &self.rankings[index]);
+        if let Some(adaptation) = &mut self.adaptation
+            && ranking.rows() > budget
+        {
             let Buffers { selector, score, .. } = &mut self.buffers;
             adaptation.see_layer(selector.highest(&ranking.positions, score, budget));
         }
@@ -191,10 +195,11 @@ impl PolicyState {
 
     /// Shows a step's mean score and the utility after it to what reacts to their disagreement.
     pub(super) fn see_step(&mut self) {
+        if !self.adaptation.as_ref().is_some_and(Adaptation::is_reactive) {
+            return;
+        }
         let budget = self.budget().unwrap_or(usize::MAX);
-        if let (Some(adaptation), [ranking]) = (&mut self.adaptation, &*self.rankings)
-            && adaptation.is_reactive()
-        {
+        if let (Some(adaptation), [ranking]) = (&mut self.adaptation, &*self.rankings) {
             let Buffers {
                 selector, layer_mean, ..
             } = &mut self.buffers;

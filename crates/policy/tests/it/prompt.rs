@@ -72,7 +72,6 @@ fn heads_of_a_layer_compete_for_its_entries() {
 
 #[test]
 fn heads_of_the_model_compete_for_all_entries() {
-    // The later layers and heads have all the large scores.
     let mut best = (0..LAYERS * HEADS)
         .flat_map(|place| (4..200).map(move |position| (place, position)))
         .collect::<Vec<_>>();

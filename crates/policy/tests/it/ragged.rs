@@ -116,11 +116,6 @@ fn even_and_odd() -> PolicyState {
 #[test]
 fn a_position_no_head_of_a_layer_holds_keeps_its_utility() {
     let mut state = decoding(&even_and_odd(), "inertia:tokens=50");
-    let mut cache = CacheModel::new(&Shape::uniform(2, 1, 1), 0);
-    cache.rows = vec![
-        vec![state.positions(0, 0).to_vec()],
-        vec![state.positions(1, 0).to_vec()],
-    ];
     let mass = |layer: usize, _: usize, position: u32| match (layer, position) {
         (0, 10..) => 3.0,
         (0, _) => 1.0,
