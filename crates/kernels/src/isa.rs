@@ -55,12 +55,21 @@ impl Isa {
     }
 }
 
-/// Compiles a function of plain loops for every instruction set and calls the best one. Without fused multiply-add, all
-/// sets agree to the last bit.
+/// Compiles a function of plain loops for every instruction set and calls the best one. An `unsafe fn` is called with
+/// the set to use, which the machine must have, before its arguments. Without fused multiply-add, all sets agree to the
+/// last bit.
 macro_rules! vectorised {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
         fn $name($($argument: $type),*) {
+            $crate::isa::vectorised! { unsafe fn with_set($($argument: $type),*) $body }
+            // SAFETY: `Isa::detect` found the set on this machine.
+            unsafe { with_set($crate::isa::Isa::detect(), $($argument),*) }
+        }
+    };
+    ($(#[$doc:meta])* unsafe fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
+        $(#[$doc])*
+        unsafe fn $name(isa: $crate::isa::Isa, $($argument: $type),*) {
             #[inline(always)]
             fn body($($argument: $type),*) $body
 
@@ -70,9 +79,9 @@ macro_rules! vectorised {
                 fn avx2($($argument: $type),*) { body($($argument),*) }
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
                 fn avx512($($argument: $type),*) { body($($argument),*) }
-                match $crate::isa::Isa::detect() {
+                match isa {
                     $crate::isa::Isa::Scalar => {}
-                    // SAFETY: `Isa::detect` found the set on this machine.
+                    // SAFETY: the machine has the set, by the caller.
                     $crate::isa::Isa::Avx2 => return unsafe { avx2($($argument),*) },
                     // SAFETY: as above.
                     $crate::isa::Isa::Avx512 => return unsafe { avx512($($argument),*) },

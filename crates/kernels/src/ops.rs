@@ -313,8 +313,10 @@ mod tests {
         let mut read = |x: &[f32]| {
             let mut out: Vec<&mut Vec<f32>> = rows.iter_mut().collect();
             let finite = read_rows(&pool, x, width, &mut out);
-            assert!(out.iter().zip(x.chunks(width)).all(|(out, row)| out[..60] == row[..60]));
-            assert!(out.iter().all(|out| out.len() == width));
+            for (out, row) in out.iter().zip(x.chunks(width)) {
+                let bits = |numbers: &[f32]| numbers.iter().map(|number| number.to_bits()).collect::<Vec<u32>>();
+                assert_eq!(bits(out), bits(row));
+            }
             finite
         };
         assert!(read(&x));

@@ -19,8 +19,10 @@ use std::arch::x86_64::{
 use super::GroupPooling;
 use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, merge_body};
 use crate::cache::{BLOCK_ROWS, GROUP_DIMS, KvType, Layout};
+use crate::isa::Isa;
 
 pub(super) static KERNELS: Kernels = Kernels {
+    isa: Isa::Avx2,
     scores,
     softmax,
     weigh,

@@ -16,8 +16,10 @@ use std::arch::x86_64::{
 use super::GroupPooling;
 use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, TILE, merge_body};
 use crate::cache::{BLOCK_ROWS, GROUP_DIMS, KvType, Layout};
+use crate::isa::Isa;
 
 pub(super) static KERNELS: Kernels = Kernels {
+    isa: Isa::Avx512,
     scores,
     softmax,
     weigh,

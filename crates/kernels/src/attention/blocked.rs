@@ -180,7 +180,7 @@ impl Part<'_> {
                     let out = start.add(part.start * BLOCK_ROWS);
                     (kernels.scores)(&chunk, &queries[..part.len()], blocks, out, stride);
                 }
-                chunk.exclude(blocks, columns, start, stride);
+                kernels.exclude(&chunk, blocks, columns, start, stride);
                 for (column, factor) in factors[..columns].iter_mut().enumerate() {
                     let place = 2 * ((first_row - window_start) * job.group + column);
                     let statistics = scratch.at(self.statistics + place, 2);

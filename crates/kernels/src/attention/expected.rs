@@ -200,7 +200,7 @@ impl<'a> Expected<'a> {
             for (member, statistics) in statistics.iter_mut().enumerate() {
                 let start = start.add(member * BLOCK_ROWS);
                 self.write_logits(kernels, &chunk, head * self.group + member, start, stride);
-                chunk.exclude(blocks, 1, start, stride);
+                kernels.exclude(&chunk, blocks, 1, start, stride);
                 let scores = Scores {
                     start,
                     stride,
@@ -236,12 +236,12 @@ impl<'a> Expected<'a> {
             unsafe { (kernels.scores)(&keys, &rows, blocks, scores.as_mut_ptr(), TILE * BLOCK_ROWS) };
             let tiles = scores.chunks_exact(TILE * BLOCK_ROWS).zip(&mut logits);
             for (block, (scores, logits)) in tiles.take(blocks).enumerate() {
-                // SAFETY: as above.
-                let keys = unsafe {
+                // SAFETY: as above, and the set is available.
+                unsafe {
                     let keys: *const f32 = chunk.blocks[block].cast();
-                    std::slice::from_raw_parts(keys.add(first * BLOCK_ROWS), TILE * BLOCK_ROWS)
-                };
-                add_products(keys, scores, &logit.linear[first..][..TILE], logits);
+                    let keys = std::slice::from_raw_parts(keys.add(first * BLOCK_ROWS), TILE * BLOCK_ROWS);
+                    add_products(kernels.isa, keys, scores, &logit.linear[first..][..TILE], logits);
+                }
             }
         }
         for (block, logits) in logits[..blocks].iter().enumerate() {
@@ -332,7 +332,7 @@ impl Logit {
 
 vectorised! {
     /// Adds `key · (linear + score)` over the dimensions of a tile to the logits of the 32 entries of a block.
-    fn add_products(keys: &[f32], scores: &[f32], linear: &[f32], logits: &mut [f32; BLOCK_ROWS]) {
+    unsafe fn add_products(keys: &[f32], scores: &[f32], linear: &[f32], logits: &mut [f32; BLOCK_ROWS]) {
         let mut sums = *logits;
         for ((keys, scores), linear) in keys.chunks_exact(BLOCK_ROWS).zip(scores.chunks_exact(BLOCK_ROWS)).zip(linear) {
             for ((sum, key), score) in sums.iter_mut().zip(keys).zip(scores) {

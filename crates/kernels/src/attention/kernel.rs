@@ -52,20 +52,6 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    /// The scores of the excluded entries in the first so many blocks and columns become −∞.
-    ///
-    /// # Safety
-    /// `scores` has `stride` numbers per block, at least 32 per column.
-    pub(super) unsafe fn exclude(&self, blocks: usize, columns: usize, scores: *mut f32, stride: usize) {
-        for (block, &entries) in self.excluded[..blocks].iter().enumerate() {
-            if entries != 0 {
-                // SAFETY: by the caller.
-                let lines = unsafe { std::slice::from_raw_parts_mut(scores.add(block * stride), columns * BLOCK_ROWS) };
-                exclude(entries, lines);
-            }
-        }
-    }
-
     pub(super) fn block_count(&self) -> usize {
         self.entries.div_ceil(BLOCK_ROWS)
     }
@@ -132,6 +118,8 @@ pub(super) struct MassPart<'a> {
 /// All of them require that the machine has the set, that the chunk's blocks are valid for its layout, and that every
 /// pointer leads to as many numbers as its documentation says.
 pub(super) struct Kernels {
+    /// The set.
+    pub(super) isa: Isa,
     /// Raw dot products of all entries of so many blocks with the queries, to an address with a stride.
     pub(super) scores: unsafe fn(&Chunk, &[*const f32], usize, *mut f32, usize),
     /// Scores to 2^(scale·score − m); updates m and l and returns the factor for what was summed before.
@@ -214,7 +202,7 @@ impl Kernels {
                 return (seen, factors);
             }
             (self.scores)(chunk, &tile.queries[..columns], blocks, probabilities, stride);
-            chunk.exclude(blocks, columns, probabilities, stride);
+            self.exclude(chunk, blocks, columns, probabilities, stride);
             for column in 0..columns {
                 let scores = Scores {
                     start: probabilities.add(column * BLOCK_ROWS),
@@ -228,6 +216,22 @@ impl Kernels {
         }
         (seen, factors)
     }
+
+    /// The scores of a chunk's excluded entries in the first so many blocks and columns become −∞.
+    ///
+    /// # Safety
+    /// As for [`Kernels`]; `scores` has `stride` numbers per block, at least 32 per column.
+    pub(super) unsafe fn exclude(&self, chunk: &Chunk, blocks: usize, columns: usize, scores: *mut f32, stride: usize) {
+        for (block, &entries) in chunk.excluded[..blocks].iter().enumerate() {
+            if entries != 0 {
+                // SAFETY: by the caller.
+                unsafe {
+                    let lines = std::slice::from_raw_parts_mut(scores.add(block * stride), columns * BLOCK_ROWS);
+                    exclude(self.isa, entries, lines);
+                }
+            }
+        }
+    }
 }
 
 /// A word whose first so many bits are set.
@@ -237,7 +241,7 @@ pub(super) fn first_bits(count: usize) -> u32 {
 
 vectorised! {
     /// The scores of the entries whose bits are set become −∞, in every column of a block.
-    fn exclude(entries: u32, columns: &mut [f32]) {
+    unsafe fn exclude(entries: u32, columns: &mut [f32]) {
         let bits: [u32; BLOCK_ROWS] = std::array::from_fn(|entry| entries & (1 << entry));
         for column in columns.chunks_exact_mut(BLOCK_ROWS) {
             for (score, bit) in column.iter_mut().zip(bits) {

@@ -268,9 +268,9 @@ impl<'a> Job<'a> {
                     scores.as_mut_ptr(),
                     stride,
                 );
-                chunk.exclude(blocks.len(), columns.len(), scores.as_mut_ptr(), stride);
+                kernels.exclude(&chunk, blocks.len(), columns.len(), scores.as_mut_ptr(), stride);
                 for (scores, largest) in scores.chunks_exact(stride).zip(&mut largest[..blocks.len()]) {
-                    keep_largest(scores, self.scale, &totals[columns.clone()], largest);
+                    keep_largest(kernels.isa, scores, self.scale, &totals[columns.clone()], largest);
                 }
             }
         }
@@ -341,7 +341,7 @@ fn rows_below(end: usize, block: usize) -> usize {
 
 vectorised! {
     /// `largest = max(largest, scale · score − total)` over the columns of a block.
-    fn keep_largest(scores: &[f32], scale: f32, totals: &[f32], largest: &mut [f32; BLOCK_ROWS]) {
+    unsafe fn keep_largest(scores: &[f32], scale: f32, totals: &[f32], largest: &mut [f32; BLOCK_ROWS]) {
         let mut most = *largest;
         for (column, total) in scores.chunks_exact(BLOCK_ROWS).zip(totals) {
             for (most, score) in most.iter_mut().zip(column) {

@@ -3,8 +3,10 @@
 use super::GroupPooling;
 use super::kernel::{Chunk, EXP2, Kernels, MassPart, Scores, merge_body};
 use crate::cache::{BLOCK_ROWS, Layout};
+use crate::isa::Isa;
 
 pub(super) static KERNELS: Kernels = Kernels {
+    isa: Isa::Scalar,
     scores,
     softmax,
     weigh,

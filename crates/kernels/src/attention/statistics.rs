@@ -275,6 +275,8 @@ struct Pair {
 }
 
 impl Pair {
+    /// The sum of n cosines in arithmetic progression is that in their middle times sin(n h)/sin(h), h half the step
+    /// (Dirichlet's kernel); so are the sines.
     fn average(
         style: RopeStyle,
         index: usize,
@@ -283,12 +285,14 @@ impl Pair {
         positions: std::ops::Range<usize>,
     ) -> Self {
         let count = positions.len() as f64;
-        let (mut cosine, mut sine) = (0.0, 0.0);
-        for position in positions {
-            let (s, c) = (position as f64 * frequency).sin_cos();
-            cosine += c;
-            sine += s;
-        }
+        let middle = positions.start as f64 + (count - 1.0) / 2.0;
+        let half = frequency / 2.0;
+        let length = if half.sin() == 0.0 {
+            1.0
+        } else {
+            (count * half).sin() / (count * half.sin())
+        };
+        let (sine, cosine) = (middle * frequency).sin_cos();
         let (low, high) = match style {
             RopeStyle::Interleaved => (2 * index, 2 * index + 1),
             RopeStyle::HalfSplit => (index, index + pairs),
@@ -296,8 +300,8 @@ impl Pair {
         Self {
             low,
             high,
-            cosine: cosine / count,
-            sine: sine / count,
+            cosine: length * cosine,
+            sine: length * sine,
         }
     }
 }

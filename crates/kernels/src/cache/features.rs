@@ -1,6 +1,7 @@
 //! What the policy may ask about the stored rows besides attention.
 
 use super::{BLOCK_ROWS, KvCache};
+use crate::isa::vectorised;
 
 impl KvCache {
     /// Euclidean norm of every stored value row of a head, in row order. Replaces the content of `out`.
@@ -24,10 +25,12 @@ impl KvCache {
         out.clear();
         let dim = self.pool.config().head_dim;
         let mut keys = vec![0.0; BLOCK_ROWS * dim];
+        let mut norms = [0.0; BLOCK_ROWS];
         let head = self.head(layer, head);
         for block in head.blocks() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);
-            out.extend(column_norms(&keys));
+            column_norms(&keys, &mut norms);
+            out.extend(norms);
         }
         out.truncate(head.rows());
     }
@@ -42,10 +45,12 @@ impl KvCache {
         let dim = self.pool.config().head_dim;
         assert_eq!(vector.len(), dim, "the vector is as long as a key");
         let mut keys = vec![0.0; BLOCK_ROWS * dim];
+        let mut dots = [0.0; BLOCK_ROWS];
         let head = self.head(layer, head);
         for block in head.blocks() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);
-            out.extend(column_dots(&keys, vector));
+            column_dots(&keys, vector, &mut dots);
+            out.extend(dots);
         }
         out.truncate(head.rows());
     }
@@ -79,9 +84,11 @@ impl KvCache {
         let head = self.head(layer, head);
         let rows = head.rows();
         let mut mean = vec![0.0_f32; dim];
+        let (mut norms, mut dots) = ([0.0; BLOCK_ROWS], [0.0; BLOCK_ROWS]);
         for (index, block) in head.blocks().iter().enumerate() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);
-            let mut inverse = column_norms(&keys).map(|norm| if norm > 0.0 { 1.0 / norm } else { 0.0 });
+            column_norms(&keys, &mut norms);
+            let mut inverse = norms.map(|norm| if norm > 0.0 { 1.0 / norm } else { 0.0 });
             inverse[(rows - index * BLOCK_ROWS).min(BLOCK_ROWS)..].fill(0.0);
             for (mean, line) in mean.iter_mut().zip(keys.chunks_exact(BLOCK_ROWS)) {
                 *mean += line
@@ -100,13 +107,10 @@ impl KvCache {
         }
         for block in head.blocks() {
             self.pool.layout().read_keys(block.bytes(), &mut keys);
-            let norms = column_norms(&keys);
-            out.extend(
-                column_dots(&keys, &mean)
-                    .iter()
-                    .zip(norms)
-                    .map(|(dot, norm)| if norm > 0.0 { dot / norm } else { 0.0 }),
-            );
+            column_norms(&keys, &mut norms);
+            column_dots(&keys, &mean, &mut dots);
+            let cosines = dots.iter().zip(norms);
+            out.extend(cosines.map(|(dot, norm)| if norm > 0.0 { dot / norm } else { 0.0 }));
         }
         out.truncate(rows);
     }
@@ -123,24 +127,30 @@ fn norm(row: &[f32]) -> f32 {
     sums.iter().sum::<f32>().sqrt()
 }
 
-/// Norms of the columns of a `[dim][32]` matrix.
-fn column_norms(keys: &[f32]) -> [f32; BLOCK_ROWS] {
-    let mut sums = [0.0_f32; BLOCK_ROWS];
-    for line in keys.chunks_exact(BLOCK_ROWS) {
-        for (sum, key) in sums.iter_mut().zip(line) {
-            *sum += key * key;
+vectorised! {
+    /// Norms of the columns of a `[dim][32]` matrix.
+    fn column_norms(keys: &[f32], norms: &mut [f32; BLOCK_ROWS]) {
+        let mut sums = [0.0_f32; BLOCK_ROWS];
+        for line in keys.chunks_exact(BLOCK_ROWS) {
+            for (sum, key) in sums.iter_mut().zip(line) {
+                *sum += key * key;
+            }
+        }
+        for (norm, sum) in norms.iter_mut().zip(sums) {
+            *norm = sum.sqrt();
         }
     }
-    sums.map(f32::sqrt)
 }
 
-/// Dot products of the columns of a `[dim][32]` matrix with a vector.
-fn column_dots(keys: &[f32], vector: &[f32]) -> [f32; BLOCK_ROWS] {
-    let mut dots = [0.0_f32; BLOCK_ROWS];
-    for (number, line) in vector.iter().zip(keys.chunks_exact(BLOCK_ROWS)) {
-        for (dot, key) in dots.iter_mut().zip(line) {
-            *dot += number * key;
+vectorised! {
+    /// Dot products of the columns of a `[dim][32]` matrix with a vector.
+    fn column_dots(keys: &[f32], vector: &[f32], dots: &mut [f32; BLOCK_ROWS]) {
+        let mut sums = [0.0_f32; BLOCK_ROWS];
+        for (number, line) in vector.iter().zip(keys.chunks_exact(BLOCK_ROWS)) {
+            for (sum, key) in sums.iter_mut().zip(line) {
+                *sum += number * key;
+            }
         }
+        *dots = sums;
     }
-    dots
 }

@@ -130,12 +130,15 @@ proptest! {
         dim in prop::sample::select(vec![16_usize, 32]),
         unrotated in 0..3_usize,
         first in 0..100_000_usize,
-        count in 1..600_usize,
+        count in prop_oneof![4 => 1..600_usize, 1 => 10_000..40_000_usize],
         seed in any::<u64>(),
     ) {
         let queries = queries(50, 2, dim, 1.0, seed);
         let pairs = dim / 2 - 2 * unrotated;
-        let frequencies: Vec<f64> = (0..pairs).map(|pair| 10_000_f64.powf(-(pair as f64) / pairs as f64)).collect();
+        let mut frequencies: Vec<f64> =
+            (0..pairs).map(|pair| 10_000_f64.powf(-(pair as f64) / pairs as f64)).collect();
+        // One that stands still.
+        frequencies[pairs - 1] = 0.0;
         let pool = ThreadPool::new(1);
         let mut statistics = QueryStatistics::new(2, dim);
         statistics.add(&pool, &queries);
