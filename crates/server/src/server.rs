@@ -123,8 +123,8 @@ pub enum ServerError {
     #[error("{0} must be at least 1")]
     Zero(&'static str),
     /// The default method compresses the prompt while it runs.
-    #[error("{}", Refused::OwnPrefill(Box::new(.0.clone())))]
-    OwnPrefill(Method),
+    #[error("{}", Refused::OwnPrefill(.0.clone()))]
+    OwnPrefill(Box<Method>),
     /// A key that no request can have.
     #[error(
         "an API key is empty, begins or ends with a space, or has characters that clients cannot send alike; use visible \
@@ -180,7 +180,7 @@ impl Server {
         options.check_access()?;
         engine.check_method(&options.method)?;
         if options.method.needs_own_prefill() {
-            return Err(ServerError::OwnPrefill(options.method));
+            return Err(ServerError::OwnPrefill(Box::new(options.method)));
         }
         let wanted = SocketAddr::new(options.host, options.port);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -175,7 +175,7 @@ fn request(options: &Options, address: &str, number: usize) -> Result<(&'static 
         }
         5 => {
             body["prompt"] = format!("{number} {document}").into();
-            body["stream"] = (number / 10 % 2 == 0).into();
+            body["stream"] = (number / 10).is_multiple_of(2).into();
             let sent = send(address, "POST", "/v1/completions", &body.to_string())?;
             thread::sleep(Duration::from_millis(100 + number as u64 % 7 * 50));
             drop(sent);
