@@ -72,7 +72,8 @@ impl Metrics {
             let (labels, number) = rest.rsplit_once(' ')?;
             labels.contains(label).then(|| number.parse::<f64>().ok())?
         });
-        numbers.sum()
+        // A sum over nothing is -0.
+        numbers.sum::<f64>() + 0.0
     }
 }
 

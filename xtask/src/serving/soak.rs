@@ -27,6 +27,9 @@ const CLIENTS: usize = 10;
 /// What the resident memory, KV cache aside, may grow by after the warm-up: the allocator's noise.
 const GROWTH: i64 = 32 << 20;
 
+/// How long a client that was told to come back stays away.
+const PAUSE: Duration = Duration::from_millis(500);
+
 /// How long the server may take to notice that the last client has gone.
 const SETTLE: Duration = Duration::from_mins(1);
 
@@ -152,26 +155,28 @@ fn request(options: &Options, address: &str, number: usize) -> Result<(&'static 
     });
     let left = || "left".to_owned();
     Ok(match number % 10 {
-        0 | 1 => ("short", expect(address, &body, &[200, 503])?),
+        0 | 1 => ("short", answered(address, &body)?),
         2 => {
             body["prompt"] = format!("{number} {document}").into();
-            ("long", expect(address, &body, &[200, 503])?)
+            ("long", answered(address, &body)?)
         }
         3 => {
             body["prompt"] = format!("{document} {number}").into();
             body["n"] = 2.into();
-            ("shared beginning, two answers", expect(address, &body, &[200, 503])?)
+            ("shared beginning, two answers", answered(address, &body)?)
         }
         4 => {
             body["stream"] = true.into();
             body["max_tokens"] = 2000.into();
-            let mut sent = send(address, "POST", "/v1/completions", &body.to_string())?;
-            let status = sent.head()?;
             let mut some = [0; 600];
-            // A refusal is shorter than this.
-            let _ = sent.stream.read(&mut some)?;
-            let ending = if status == 200 { left() } else { status.to_string() };
-            ("leaves while it streams", ending)
+            let ending = insistently(|| {
+                let mut sent = send(address, "POST", "/v1/completions", &body.to_string())?;
+                let status = sent.head()?;
+                // A refusal is shorter than this.
+                let _ = sent.stream.read(&mut some)?;
+                Ok((status, String::new()))
+            })?;
+            ("leaves while it streams", ending.replace("200", "left"))
         }
         5 => {
             body["prompt"] = format!("{number} {document}").into();
@@ -183,15 +188,9 @@ fn request(options: &Options, address: &str, number: usize) -> Result<(&'static 
         }
         6 => {
             body["temperature"] = "hot".into();
-            ("wrong field", expect(address, &body, &[400])?)
+            ("wrong field", refused(address, &body.to_string())?)
         }
-        7 => {
-            let (status, answer) = fetch(address, "POST", "/v1/chat/completions", "{\"messages\": [")?;
-            if status != 400 {
-                bail!("half a JSON gave status {status}: {answer}");
-            }
-            ("half a JSON", status.to_string())
-        }
+        7 => ("half a JSON", refused(address, "{\"prompt\": [")?),
         8 => {
             let mut stream = TcpStream::connect(address)?;
             stream.write_all(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 1000\r\n\r\n{\"pro")?;
@@ -199,23 +198,42 @@ fn request(options: &Options, address: &str, number: usize) -> Result<(&'static 
         }
         _ => {
             body["stream"] = true.into();
-            let mut sent = send(address, "POST", "/v1/completions", &body.to_string())?;
-            let status = sent.head()?;
             let mut some = [0; 512];
-            while sent.stream.read(&mut some)? > 0 {
-                thread::sleep(Duration::from_millis(40));
-            }
-            ("hardly reads", status.to_string())
+            let ending = insistently(|| {
+                let mut sent = send(address, "POST", "/v1/completions", &body.to_string())?;
+                let status = sent.head()?;
+                while sent.stream.read(&mut some)? > 0 {
+                    thread::sleep(Duration::from_millis(40));
+                }
+                Ok((status, String::new()))
+            })?;
+            ("hardly reads", ending)
         }
     })
 }
 
-fn expect(address: &str, body: &Value, statuses: &[u16]) -> Result<String> {
-    let (status, answer) = fetch(address, "POST", "/v1/completions", &body.to_string())?;
-    if statuses.contains(&status) {
-        Ok(status.to_string())
-    } else {
-        bail!("status {status}: {answer}")
+fn answered(address: &str, body: &Value) -> Result<String> {
+    insistently(|| fetch(address, "POST", "/v1/completions", &body.to_string()))
+}
+
+fn refused(address: &str, body: &str) -> Result<String> {
+    let (status, answer) = fetch(address, "POST", "/v1/completions", body)?;
+    if status != 400 {
+        bail!("nonsense gave status {status}: {answer}");
+    }
+    Ok(status.to_string())
+}
+
+/// Asks until it is not told to come back; anything but an answer then is an error.
+fn insistently(mut ask: impl FnMut() -> Result<(u16, String)>) -> Result<String> {
+    let mut ending = "200";
+    loop {
+        match ask()? {
+            (200, _) => return Ok(ending.to_owned()),
+            (503, _) => ending = "200 after 503",
+            (status, answer) => bail!("status {status}: {answer}"),
+        }
+        thread::sleep(PAUSE);
     }
 }
 
