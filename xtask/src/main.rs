@@ -20,8 +20,8 @@ const HELP: &str = "\
 cargo xtask <task>
 
   check                  formatting, lints, docs, structure, instruction counts, all tests (fetches the small test
-                         models once)
-  check --offline        the same without the tests that need a real model
+                         models and, with pip and npm, the foreign clients once)
+  check --offline        the same without the tests that need a real model or packages of other clients
   structure              only the structure: dependency direction, unsafe code, file sizes
   instructions           only the instruction counts of the hot kernels, against the committed ones (needs valgrind)
   instructions --bless   writes the counts of now into the committed file
@@ -38,8 +38,10 @@ cargo xtask <task>
     --kv-mib N           the KV memory; --prompt-tokens N, --tokens N, --requests N: the conversations
     --model NAME         smollm2-135m without it
     --prefill-chunk N, --threads N, --inertiakv PATH, --json
+  gap                    how long running streams wait for a token while a long prompt is prefilled
+    --requests N         the streams; and the options of `load`
   soak                   a server under every kind of client: every block must come back, the memory stay flat
-    --requests N         and the options of `load`
+    --requests N         and the options of `load`; the methods are those that the requests ask for in turns
   help                   this text";
 
 fn main() -> ExitCode {
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         ["instructions", "--bless"] => instructions::run(true),
         ["peers", options @ ..] => peers::run(options),
         ["load", options @ ..] => serving::load(options),
+        ["gap", options @ ..] => serving::gap(options),
         ["soak", options @ ..] => serving::soak(options),
         [] | ["help" | "--help" | "-h"] => {
             println!("{HELP}");
@@ -100,7 +103,7 @@ fn check(offline: bool) -> Result<()> {
     instructions::run(false)?;
     let mut tests = vec!["test", "--workspace"];
     if offline {
-        tests.extend(["--", "--skip", "real_model"]);
+        tests.extend(["--", "--skip", "real_model", "--skip", "real_client"]);
     }
     step("tests", &tests, &[])
 }

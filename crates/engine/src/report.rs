@@ -69,7 +69,7 @@ pub struct RunReport {
     pub compression_seconds: f64,
     /// Seconds of all decode steps.
     pub decode_seconds: f64,
-    /// Prompt tokens per second.
+    /// Prompt tokens per second, without those that another prefill saved.
     pub prefill_tokens_per_second: f64,
     /// Tokens per second of the steps of one token, which is how fast an answer comes; questions do not count.
     pub decode_tokens_per_second: f64,

@@ -116,10 +116,21 @@ impl Sampler {
         }
     }
 
-    /// Leaves the candidates that top-k, top-p and min-p allow, most likely first.
+    /// Leaves the candidates that top-k, top-p and min-p allow, the most likely one first.
     fn filter(&mut self) {
+        let Sampling {
+            top_k, top_p, min_p, ..
+        } = self.sampling;
+        if (top_k == 0 || top_k >= self.candidates.len()) && top_p >= 1.0 && min_p <= 0.0 {
+            // All are allowed, and the rest needs no order: sorting a whole vocabulary costs more than drawing from it.
+            let first = most_likely(self.candidates.iter().copied()) as usize;
+            if first < self.candidates.len() {
+                self.candidates.swap(0, first);
+            }
+            return;
+        }
         let descending = |a: &(f32, u32), b: &(f32, u32)| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1));
-        let keep = match self.sampling.top_k {
+        let keep = match top_k {
             0 => self.candidates.len(),
             top_k => top_k.min(self.candidates.len()),
         };
@@ -133,12 +144,12 @@ impl Sampler {
         let mut sum = 0.0;
         let mut allowed = weights.len();
         for (index, weight) in weights.iter().enumerate() {
-            if index > 0 && *weight < f64::from(self.sampling.min_p) {
+            if index > 0 && *weight < f64::from(min_p) {
                 allowed = index;
                 break;
             }
             sum += weight;
-            if sum >= f64::from(self.sampling.top_p) * total {
+            if sum >= f64::from(top_p) * total {
                 allowed = index + 1;
                 break;
             }
@@ -157,8 +168,8 @@ impl Sampler {
                 return *token;
             }
         }
-        // Rounding left a sliver: the last candidate owns it.
-        self.candidates.last().map_or(0, |(_, token)| *token)
+        // Rounding left a sliver: the most likely candidate owns it.
+        self.candidates.first().map_or(0, |(_, token)| *token)
     }
 }
 
@@ -253,6 +264,30 @@ mod tests {
             .all(|&t| t >= 2)
         );
         assert!((0..4).all(|token| draws(hot.clone(), &logits, &[]).contains(&token)));
+    }
+
+    #[test]
+    fn without_filters_frequencies_are_those_of_filters_that_keep_all() {
+        // The most likely one is not the first, where the draw expects it.
+        let logits: Vec<f32> = (0..40).map(|token| ((token * 17 % 40) as f32).sqrt()).collect();
+        let without = Sampling {
+            temperature: 0.7,
+            ..Sampling::default()
+        };
+        let keeping_all = Sampling {
+            min_p: 1e-30,
+            ..without.clone()
+        };
+        let share = |sampling: &Sampling, token| {
+            let drawn = draws(sampling.clone(), &logits, &[]);
+            drawn.iter().filter(|&&other| other == token).count() as f64 / drawn.len() as f64
+        };
+        for token in 0..40 {
+            assert!(
+                (share(&without, token) - share(&keeping_all, token)).abs() < 0.04,
+                "{token}"
+            );
+        }
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub struct Session {
 #[derive(Clone, Debug, Default)]
 struct Figures {
     prompt_tokens: usize,
+    /// Tokens of the prompt that took `prefill` to run: those of a prefix that another session ran are not among them.
+    prefilled: usize,
     kv_bytes_prefill: usize,
     kv_bytes_peak: usize,
     peak_entries: usize,
@@ -147,12 +149,13 @@ impl Session {
             return Err(Error::PrefillAfterStep);
         }
         self.check(tokens)?;
-        self.check_repetition(tokens)?;
+        self.engine.check_prompt(&self.method, tokens)?;
         self.broken = true;
         let start = Instant::now();
         self.run_prompt(tokens, progress)?;
         self.broken = false;
         self.figures.prefill += start.elapsed();
+        self.figures.prefilled += tokens.len();
         self.figures.prompt_tokens += tokens.len();
         Ok(())
     }
@@ -365,7 +368,7 @@ impl Session {
             prefill_seconds: figures.prefill.as_secs_f64(),
             compression_seconds: figures.compression.as_secs_f64(),
             decode_seconds,
-            prefill_tokens_per_second: rate(figures.prompt_tokens, figures.prefill),
+            prefill_tokens_per_second: rate(figures.prefilled, figures.prefill),
             decode_tokens_per_second: rate(figures.single_steps, figures.single_time),
             scoring_share: if decode_seconds > 0.0 {
                 figures.decode.scoring.as_secs_f64() / decode_seconds
@@ -391,6 +394,12 @@ impl Session {
     #[must_use]
     pub fn kv_bytes(&self) -> usize {
         self.cache.bytes()
+    }
+
+    /// Bytes of the caches of several sessions of one engine; what they share counts once.
+    #[must_use]
+    pub fn kv_bytes_together<'a>(sessions: impl IntoIterator<Item = &'a Self>) -> usize {
+        KvCache::bytes_together(sessions.into_iter().map(|session| &session.cache))
     }
 
     /// Entries per layer and head; the mean, rounded up, where heads differ.

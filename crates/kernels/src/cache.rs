@@ -332,6 +332,19 @@ impl KvCache {
         blocks * self.pool.layout().bytes
     }
 
+    /// Bytes of the blocks that sequences of one pool refer to; blocks that they share count once.
+    #[must_use]
+    pub fn bytes_together<'a>(caches: impl IntoIterator<Item = &'a Self>) -> usize {
+        let heads = caches.into_iter().flat_map(|cache| &cache.heads);
+        let mut blocks: Vec<(usize, usize)> = heads
+            .flat_map(|head| &head.blocks)
+            .map(|block| (block.slot(), block.bytes().len()))
+            .collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks.iter().map(|&(_, bytes)| bytes).sum()
+    }
+
     /// Adds rows at the end of every KV head of a layer. `keys` (rotated) and `values` are
     /// `[rows][kv_heads][head_dim]`.
     ///

@@ -96,6 +96,7 @@ fn cors(origins: &Origins) -> Option<CorsLayer> {
     let origins = match origins {
         Origins::None => return None,
         Origins::Any => AllowOrigin::any(),
+        // They were checked at the start.
         Origins::These(list) => AllowOrigin::list(list.iter().filter_map(|origin| HeaderValue::from_str(origin).ok())),
     };
     Some(

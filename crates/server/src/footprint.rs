@@ -4,7 +4,7 @@
 //! need: nobody who has begun to answer is ever thrown out, and no step fails for want of a block. A request whose method
 //! evicts needs its whole prompt only until its first step is over; then what it does not need is free for others.
 
-use inertiakv::policy::{Coupling, Method, Policy, Scorer};
+use inertiakv::policy::{Coupling, Method, Policy};
 use inertiakv::{Engine, Session};
 
 /// The most rows per head that one answer of a request holds.
@@ -12,69 +12,93 @@ use inertiakv::{Engine, Session};
 pub(crate) struct Footprint {
     /// Tokens of the prompt.
     prompt: usize,
+    /// Rows beside the prompt while it is compressed; 0 if it is not.
+    compressing: usize,
+    /// Rows that decoding begins with: the prompt, or what is left of it.
+    base: usize,
     /// Tokens of an answer, at most.
     answer: usize,
-    /// Rows within a step once the method has evicted; `None` if nothing ever leaves.
+    /// Rows within a step once decoding has evicted; `None` if it never does.
     evicted: Option<usize>,
+    /// Every settled step takes one row out of every head.
+    gradual: bool,
     /// Heads hold different numbers of rows, of which only the sum is known.
     uneven: bool,
-    /// Rows beside the prompt while it is compressed.
-    compressing: usize,
 }
 
-/// More than it takes to ask a model to repeat a part of its prompt.
-const REQUEST_TO_REPEAT: usize = 512;
-
 impl Footprint {
-    pub(crate) fn new(method: &Method, prompt: usize, answer: usize) -> Self {
-        let whole = prompt + answer;
+    /// `repeating` is what [`Engine::check_prompt`] says.
+    pub(crate) fn new(method: &Method, prompt: usize, answer: usize, repeating: usize) -> Self {
         let prefill = method.prefill.as_ref().map(|rule| &rule.policy);
         let decode = &method.decode.policy;
-        // Budgets that grow are largest at the end.
-        let evicted = match (prefill, decode.budget.entries(prompt, whole)) {
+        let base = prefill
             // What is hidden stays in memory.
-            (Some(prefill), _) if prefill.masked => None,
-            (_, Some(entries)) => Some(entries.saturating_add(decode.interval)),
-            (Some(prefill), None) => prefill.budget.entries(prompt, prompt).map(|entries| entries + answer),
-            (None, None) => None,
-        };
+            .filter(|prefill| !prefill.masked)
+            .and_then(|prefill| prefill.budget.entries(prompt, prompt))
+            .map_or(prompt, |entries| entries.min(prompt));
+        let most = base + answer;
+        // Budgets that grow are largest at the end.
+        let evicted = decode.budget.entries(prompt, prompt + answer);
         let per_head = |policy: &Policy| policy.coupling == Coupling::PerHead;
+        let uneven = prefill.into_iter().chain([decode]).any(per_head);
         Self {
             prompt,
+            // What stays is copied while the prompt's own cache still lives.
+            compressing: repeating.max(if base < prompt { base } else { 0 }),
+            base,
             answer,
-            evicted: evicted.map(|rows| rows.min(whole)),
-            uneven: prefill.into_iter().chain([decode]).any(per_head),
-            compressing: match prefill.map(|prefill| prefill.scorer) {
-                Some(Scorer::Reconstruction(chunk)) => prompt.min(chunk as usize) + REQUEST_TO_REPEAT,
-                // Copies of what the prompt's own cache, which still lives then, holds too.
-                Some(_) => evicted.unwrap_or(0),
-                None => 0,
-            },
+            evicted: evicted.map(|entries| entries.saturating_add(decode.interval).min(most)),
+            gradual: decode.interval == 1 && !uneven,
+            uneven,
         }
     }
 
     /// Whether the session is down to what it will hold from now on.
     pub(crate) fn has_settled(&self, session: &Session) -> bool {
-        self.evicted.is_none_or(|rows| session.retained_entries() <= rows)
+        self.evicted.is_none_or(|rows| session.retained_entries() < rows)
     }
 
-    /// Bytes for `answers` answers to the same prompt, once they have `settled` or before.
-    pub(crate) fn bytes(&self, engine: &Engine, answers: usize, settled: bool) -> usize {
+    /// Bytes for `answers` answers from the first chunk of the prompt to the last token.
+    pub(crate) fn bytes_in_all(&self, engine: &Engine, answers: usize) -> usize {
         let rows = |rows: usize| engine.kv_pool().bytes_for(rows);
+        let compressing = match self.compressing {
+            0 => rows(self.prompt),
+            more => rows(self.prompt) + rows(more) + rows(1),
+        };
+        compressing.max(self.bytes(engine, answers, false))
+    }
+
+    /// Bytes for `answers` answers to the same prompt, which has gone, once they have `settled` or before.
+    pub(crate) fn bytes(&self, engine: &Engine, answers: usize, settled: bool) -> usize {
         // A block more in every head for what is rounded up in one and not in another, or copied when it is written to.
-        let slack = rows(1);
-        let prompt = rows(self.prompt);
-        let evicted = self
-            .evicted
-            .map(|kept| rows(kept) + if self.uneven { slack } else { 0 });
-        match (answers, evicted) {
+        let slack = engine.kv_pool().bytes_for(1);
+        let each = |rows: usize| self.bytes_of(engine, rows);
+        match (answers, self.evicted) {
             (0, _) => 0,
-            (1, None) => rows(self.prompt + self.answer.max(self.compressing)),
-            // All share the prompt.
-            (_, None) => prompt + answers * (rows(self.answer.max(self.compressing)) + slack),
-            (_, Some(evicted)) if settled => answers * evicted,
-            (1, Some(evicted)) if self.compressing == 0 => rows(self.prompt + 1).max(evicted),
-            (_, Some(evicted)) => prompt + rows(self.compressing) + answers * (evicted + slack),
+            (1, None) => each(self.base + self.answer),
+            // All share what decoding began with.
+            (_, None) => each(self.base) + answers * (engine.kv_pool().bytes_for(self.answer) + slack),
+            (_, Some(evicted)) if settled => answers * each(evicted),
+            (1, Some(evicted)) => each(evicted.max(self.base + 1)),
+            (_, Some(evicted)) => each(self.base) + answers * (each(evicted) + slack),
         }
+    }
+
+    /// Bytes that the next step of `answers` answers may take before it gives any back: a block in every head for the new
+    /// row, and a copy of every block that an eviction writes to and somebody else, a kept prompt perhaps, has too.
+    pub(crate) fn bytes_to_step(&self, engine: &Engine, answers: usize, settled: bool) -> usize {
+        let block = engine.kv_pool().bytes_for(1);
+        let copies = match self.evicted {
+            None => 0,
+            // One row goes where another has left.
+            Some(_) if settled && self.gradual => block,
+            Some(evicted) => self.bytes_of(engine, evicted),
+        };
+        answers * (block + copies)
+    }
+
+    fn bytes_of(&self, engine: &Engine, rows: usize) -> usize {
+        let pool = engine.kv_pool();
+        pool.bytes_for(rows) + if self.uneven { pool.bytes_for(1) } else { 0 }
     }
 }

@@ -39,8 +39,8 @@ pub(crate) struct OfMethod {
 }
 
 impl OfMethod {
-    pub(crate) fn end(&mut self, outcome: &'static str) {
-        *self.answers.entry(outcome).or_default() += 1;
+    pub(crate) fn end(&mut self, outcome: &'static str, answers: usize) {
+        *self.answers.entry(outcome).or_default() += answers as u64;
     }
 }
 
@@ -140,7 +140,7 @@ impl Page {
             ),
             (
                 "kv_bytes_prefixes",
-                "Bytes of the prompts kept for reuse; what they share counts several times.",
+                "Bytes of the prompts kept for reuse.",
                 gauges.kv_bytes_prefixes,
             ),
         ];

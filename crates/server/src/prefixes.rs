@@ -12,8 +12,10 @@ pub(crate) struct Prefixes {
     kept: Vec<Prefix>,
     /// Tokens of a prefill chunk.
     chunk: usize,
-    /// Most bytes of all caches together; blocks that they share count several times.
+    /// Most bytes of all caches together.
     limit: usize,
+    /// Bytes of all caches together.
+    held: usize,
 }
 
 struct Prefix {
@@ -27,6 +29,7 @@ impl Prefixes {
             kept: Vec::new(),
             chunk,
             limit,
+            held: 0,
         }
     }
 
@@ -63,15 +66,16 @@ impl Prefixes {
             tokens: prompt.to_vec(),
             session: session.fork(&Method::full())?,
         });
-        while self.bytes() > self.limit {
+        self.count();
+        while self.held > self.limit {
             self.drop_oldest();
         }
         Ok(())
     }
 
-    /// Bytes of the caches.
+    /// Bytes of the caches; blocks that several have count once.
     pub(crate) fn bytes(&self) -> usize {
-        self.kept.iter().map(|prefix| prefix.session.kv_bytes()).sum()
+        self.held
     }
 
     /// Gives up the cache that was of no use for longest; says whether there was one.
@@ -80,7 +84,12 @@ impl Prefixes {
             return false;
         }
         self.kept.remove(0);
+        self.count();
         true
+    }
+
+    fn count(&mut self) {
+        self.held = Session::kv_bytes_together(self.kept.iter().map(|prefix| &prefix.session));
     }
 
     /// Tokens of a prompt that a kept one saves: all, or whole chunks of both, and never the last one, whose logits are
@@ -90,6 +99,6 @@ impl Prefixes {
             return prompt.len();
         }
         let common = kept.iter().zip(prompt).take_while(|(kept, new)| kept == new).count();
-        common.min(prompt.len() - 1) / self.chunk * self.chunk
+        common.min(prompt.len().saturating_sub(1)) / self.chunk * self.chunk
     }
 }

@@ -23,6 +23,9 @@ use handle::{Message, Shared};
 pub(crate) use job::{Answer, Event, Probability, Request};
 use job::{Ending, Job, SlotRecord, SlotState};
 
+/// Most answers that run at once: each holds logits and draws by itself, whatever its cache holds.
+const MOST_ANSWERS: usize = 256;
+
 /// How the scheduler shares the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
@@ -95,28 +98,33 @@ impl Scheduler {
     /// Drops every request whose client has gone.
     fn let_go(&mut self) {
         let shared = &self.shared;
-        let gone = |job: &Job| {
+        let gone = |job: &Job, answers: usize| {
             let gone = job.client_has_gone();
             if gone {
-                job.count_end(&shared.metrics, Ending::Cancelled);
+                job.count_end(&shared.metrics, Ending::Cancelled, answers);
             }
             gone
         };
         let before = self.queue.len();
-        self.queue.retain(|job| !gone(job));
+        self.queue.retain(|job| !gone(job, job.request.choices));
         shared.waiting.fetch_sub(before - self.queue.len(), Ordering::SeqCst);
-        if self.prefilling.as_ref().is_some_and(|prefilling| gone(&prefilling.job)) {
+        let prompt_gone = |prefilling: &Prefilling| gone(&prefilling.job, prefilling.job.request.choices);
+        if self.prefilling.as_ref().is_some_and(prompt_gone) {
             self.prefilling = None;
         }
-        self.answering.retain(|answering| !gone(&answering.job));
+        self.answering
+            .retain(|answering| !gone(&answering.job, answering.running()));
     }
 
     fn cancel_all(&mut self) {
         self.shared.waiting.fetch_sub(self.queue.len(), Ordering::SeqCst);
         let prefilling = self.prefilling.take().map(|prefilling| prefilling.job);
-        let answering = self.answering.drain(..).map(|answering| answering.job);
-        for job in self.queue.drain(..).chain(prefilling).chain(answering) {
-            job.fail(&self.shared.metrics, "the server is shutting down");
+        let whole = self.queue.drain(..).chain(prefilling);
+        let whole = whole.map(|job| (job.request.choices, job));
+        let answering = self.answering.drain(..);
+        let answering = answering.map(|answering| (answering.running(), answering.job));
+        for (answers, job) in whole.chain(answering) {
+            job.fail(&self.shared.metrics, "the server is shutting down", answers);
         }
     }
 
@@ -126,8 +134,9 @@ impl Scheduler {
             return;
         }
         let Some(job) = self.queue.front() else { return };
-        let needed = job.footprint.bytes(&self.engine, job.request.choices, false);
-        if self.reserved() + needed > self.limit() {
+        let choices = job.request.choices;
+        let needed = job.footprint.bytes_in_all(&self.engine, choices);
+        if self.reserved() + needed > self.limit() || self.answers() + choices > MOST_ANSWERS {
             return;
         }
         let Some(job) = self.queue.pop_front() else { return };
@@ -137,7 +146,7 @@ impl Scheduler {
         match begun {
             Ok(session) => {
                 let cached = session.position();
-                metrics.method(&job.method_name(), |method| {
+                metrics.method(&job.method, |method| {
                     method.queue.add(job.received.elapsed());
                     method.prompt_tokens += job.request.prompt.len() as u64;
                     method.cached_tokens += cached as u64;
@@ -145,7 +154,7 @@ impl Scheduler {
                 tracing::debug!(id = job.request.id, cached, "admitted");
                 self.prefilling = Some(Prefilling { job, session, cached });
             }
-            Err(error) => job.fail(metrics, &error.to_string()),
+            Err(error) => job.fail(metrics, &error.to_string(), choices),
         }
     }
 
@@ -176,7 +185,8 @@ impl Scheduler {
                 .session
                 .prefill(chunk, &mut |_, _| std::ops::ControlFlow::Continue(()));
             if let Err(error) = outcome {
-                prefilling.job.fail(&self.shared.metrics, &error.to_string());
+                let choices = prefilling.job.request.choices;
+                prefilling.job.fail(&self.shared.metrics, &error.to_string(), choices);
                 return;
             }
         }
@@ -184,23 +194,24 @@ impl Scheduler {
             self.prefilling = Some(prefilling);
             return;
         }
-        if let Err(error) = self.begin_answers(prefilling) {
-            tracing::error!("a prompt was prefilled in vain: {error}");
-        }
+        self.begin_answers(prefilling);
     }
 
-    fn begin_answers(&mut self, prefilling: Prefilling) -> Result<(), Error> {
+    fn begin_answers(&mut self, prefilling: Prefilling) {
         let Prefilling { job, session, cached } = prefilling;
-        if job.request.method.prefill.is_none() {
-            self.prefixes.keep(&job.request.prompt, &session)?;
+        let choices = job.request.choices;
+        if job.request.method.prefill.is_none()
+            && let Err(error) = self.prefixes.keep(&job.request.prompt, &session)
+        {
+            job.fail(&self.shared.metrics, &error.to_string(), choices);
+            return;
         }
-        self.make_room(job.footprint.bytes(&self.engine, job.request.choices, false));
-        match Answering::begin(job, &session, cached, &self.shared.metrics) {
-            Some(answering) => self.answering.push(answering),
-            None => return Ok(()),
-        }
+        // The prompt is there already.
+        let needed = job.footprint.bytes_in_all(&self.engine, choices);
+        self.make_room(needed.saturating_sub(session.kv_bytes()));
+        self.answering
+            .extend(Answering::begin(job, &session, cached, &self.shared.metrics));
         drop_ended(&mut self.answering);
-        Ok(())
     }
 
     /// One step of all answers.
@@ -222,7 +233,7 @@ impl Scheduler {
             Err(error) => {
                 tracing::error!("a step failed: {error}");
                 for answering in self.answering.drain(..) {
-                    answering.job.fail(&self.shared.metrics, &error.to_string());
+                    answering.fail(&self.shared.metrics, &error.to_string());
                 }
                 return;
             }
@@ -259,7 +270,7 @@ impl Scheduler {
     fn reserved(&self) -> usize {
         let prefilling = self.prefilling.iter().map(|prefilling| {
             let Job { request, footprint, .. } = &prefilling.job;
-            footprint.bytes(&self.engine, request.choices, false)
+            footprint.bytes_in_all(&self.engine, request.choices)
         });
         let answering = self.answering.iter().map(|answering| answering.reserved(&self.engine));
         prefilling.chain(answering).sum()
@@ -273,11 +284,17 @@ impl Scheduler {
         self.engine.kv_pool().bytes_for(rows)
     }
 
+    /// Answers under way.
+    fn answers(&self) -> usize {
+        self.answering.iter().map(Answering::running).sum()
+    }
+
     /// What gauges show between two rounds.
     fn publish(&self) {
-        let answers: usize = self.answering.iter().map(Answering::running).sum();
         let prefilling = usize::from(self.prefilling.is_some());
-        self.shared.running.store(answers + prefilling, Ordering::Relaxed);
+        self.shared
+            .running
+            .store(self.answers() + prefilling, Ordering::Relaxed);
         self.shared.reserved.store(self.reserved(), Ordering::Relaxed);
         self.shared.prefixes.store(self.prefixes.bytes(), Ordering::Relaxed);
     }
@@ -290,6 +307,12 @@ impl Scheduler {
             .map(|prefilling| prefilling.job.slot(SlotState::Prefill, Some(&prefilling.session)));
         let answering = self.answering.iter().flat_map(Answering::slots);
         answering.chain(prefilling).chain(waiting).collect()
+    }
+}
+
+impl Drop for Scheduler {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::Relaxed);
     }
 }
 
@@ -310,13 +333,4 @@ pub(crate) fn start(engine: Engine, limits: &Limits) -> std::io::Result<(Handle,
         .name("inertiakv-scheduler".to_owned())
         .spawn(move || scheduler.run())?;
     Ok((handle, thread))
-}
-
-/// The names of the method's halves, without their settings.
-fn name_of(method: &Method) -> String {
-    match &method.prefill {
-        None => method.decode.name.to_string(),
-        Some(prefill) if method.decode.policy.evicts() => format!("{}+{}", prefill.name, method.decode.name),
-        Some(prefill) => prefill.name.to_string(),
-    }
 }

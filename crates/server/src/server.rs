@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use axum::http::{HeaderValue, Uri};
 use inertiakv::policy::{Budget, Preset};
 use inertiakv::{Engine, Error, Method};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::api::{self, Context};
-use crate::scheduler::{self, Handle, Limits};
+use crate::scheduler::{self, Handle, Limits, Refused};
 
 /// Time that connections get to read the end of what was cancelled.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -63,6 +64,31 @@ impl Default for ServerOptions {
     }
 }
 
+impl ServerOptions {
+    /// Refuses keys and origins that would let nobody in.
+    fn check_access(&self) -> Result<(), ServerError> {
+        let can_be_sent =
+            |key: &String| key.is_ascii() && !key.is_empty() && key.trim() == key && HeaderValue::from_str(key).is_ok();
+        if !self.api_keys.iter().all(can_be_sent) {
+            return Err(ServerError::Key);
+        }
+        let Origins::These(origins) = &self.origins else {
+            return Ok(());
+        };
+        let is_origin = |origin: &String| {
+            let Ok(uri) = origin.parse::<Uri>() else { return false };
+            let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+                return false;
+            };
+            *origin == format!("{scheme}://{authority}").to_lowercase() && !origin.contains('@')
+        };
+        match origins.iter().find(|origin| !is_origin(origin)) {
+            Some(origin) => Err(ServerError::Origin(origin.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Origins (CORS) that may use the server from a browser, besides its own page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origins {
@@ -96,6 +122,20 @@ pub enum ServerError {
     /// An option has a value that cannot work.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// The default method compresses the prompt while it runs.
+    #[error("{}", Refused::OwnPrefill(.0.clone()))]
+    OwnPrefill(Box<Method>),
+    /// A key that no request can have.
+    #[error(
+        "an API key is empty, begins or ends with a space, or has characters that clients cannot send alike; use visible \
+         ASCII characters"
+    )]
+    Key,
+    /// An origin that no browser sends.
+    #[error(
+        "`{0}` is not an origin; write it as browsers send it, such as `https://example.org`: lower case and no path"
+    )]
+    Origin(String),
     /// A thread has panicked.
     #[error("the server has failed; its log says why")]
     Panicked,
@@ -125,7 +165,8 @@ impl Server {
     /// Listens, and answers from now on.
     ///
     /// # Errors
-    /// If the address is taken, the default method cannot run on the model, or an option is zero that must not be.
+    /// If the address is taken, the default method cannot run on the model or in turns with others, or an option has a
+    /// value that cannot work.
     pub fn start(engine: Engine, options: ServerOptions) -> Result<Self, ServerError> {
         for (name, value) in [
             ("max_queue", options.max_queue),
@@ -136,7 +177,11 @@ impl Server {
                 return Err(ServerError::Zero(name));
             }
         }
+        options.check_access()?;
         engine.check_method(&options.method)?;
+        if options.method.needs_own_prefill() {
+            return Err(ServerError::OwnPrefill(Box::new(options.method)));
+        }
         let wanted = SocketAddr::new(options.host, options.port);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = runtime

@@ -18,10 +18,21 @@ pub(super) struct Sent {
 
 /// What a stream brought.
 pub(super) struct Streamed {
-    pub(super) first_token: Duration,
-    pub(super) between_tokens: Vec<Duration>,
+    pub(super) sent: Instant,
+    /// When each token came, at least one.
+    pub(super) tokens: Vec<Instant>,
     /// The report on the cache of its last chunk.
     pub(super) kv: Value,
+}
+
+impl Streamed {
+    pub(super) fn first_token(&self) -> Duration {
+        self.tokens[0] - self.sent
+    }
+
+    pub(super) fn between_tokens(&self) -> impl Iterator<Item = Duration> {
+        self.tokens.windows(2).map(|pair| pair[1] - pair[0])
+    }
 }
 
 pub(super) fn send(address: &str, method: &str, path: &str, body: &str) -> Result<Sent> {
@@ -46,12 +57,24 @@ pub(super) fn fetch(address: &str, method: &str, path: &str, body: &str) -> Resu
     Ok((status, body))
 }
 
-/// The number of a metric, summed over its labels.
-pub(super) fn metric(address: &str, name: &str) -> Result<f64> {
-    let (_, text) = fetch(address, "GET", "/metrics", "")?;
-    let lines = text.lines().filter_map(|line| line.strip_prefix(name));
-    let numbers = lines.filter_map(|rest| rest.rsplit_once(' ')?.1.parse::<f64>().ok());
-    Ok(numbers.sum())
+/// The metrics of one moment.
+pub(super) struct Metrics(String);
+
+impl Metrics {
+    pub(super) fn of(address: &str) -> Result<Self> {
+        Ok(Self(fetch(address, "GET", "/metrics", "")?.1))
+    }
+
+    /// The number of a metric, summed over those of its labels that contain a text.
+    pub(super) fn sum(&self, name: &str, label: &str) -> f64 {
+        let lines = self.0.lines().filter_map(|line| line.strip_prefix(name));
+        let numbers = lines.filter_map(|rest| {
+            let (labels, number) = rest.rsplit_once(' ')?;
+            labels.contains(label).then(|| number.parse::<f64>().ok())?
+        });
+        // A sum over nothing is -0.
+        numbers.sum::<f64>() + 0.0
+    }
 }
 
 impl Sent {
@@ -71,8 +94,7 @@ impl Sent {
             self.stream.read_to_string(&mut body)?;
             bail!("status {status}: {body}");
         }
-        let (mut first_token, mut last) = (None, self.start);
-        let mut between_tokens = Vec::new();
+        let mut tokens = Vec::new();
         let mut kv = Value::Null;
         loop {
             let line = self.line()?;
@@ -86,19 +108,17 @@ impl Sent {
             if let Some(error) = event.get("error") {
                 bail!("the stream failed: {error}");
             }
-            let now = Instant::now();
-            if let Some(end) = event["choices"][0].get("kv") {
-                kv = end.clone();
-            } else if first_token.is_none() {
-                first_token = Some(now - self.start);
-            } else {
-                between_tokens.push(now - last);
+            match event["choices"][0].get("kv") {
+                Some(end) => kv = end.clone(),
+                None => tokens.push(Instant::now()),
             }
-            last = now;
+        }
+        if tokens.is_empty() {
+            bail!("the stream had no token");
         }
         Ok(Streamed {
-            first_token: first_token.context("the stream had no token")?,
-            between_tokens,
+            sent: self.start,
+            tokens,
             kv,
         })
     }
@@ -109,5 +129,19 @@ impl Sent {
             bail!("the connection ended too early");
         }
         Ok(line.trim_end().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Metrics;
+
+    #[test]
+    fn metrics_are_summed_over_labels() {
+        let text = "# HELP a_total A.\na_total{m=\"x\",o=\"bad\"} 2\na_total{m=\"y\",o=\"bad\"} 3\na_total{o=\"good\"} 9\nb 1.5\n";
+        let metrics = Metrics(text.to_owned());
+        assert_eq!(metrics.sum("a_total", ""), 14.0);
+        assert_eq!(metrics.sum("a_total", "o=\"bad\""), 5.0);
+        assert_eq!((metrics.sum("b", ""), metrics.sum("c", "")), (1.5, 0.0));
     }
 }

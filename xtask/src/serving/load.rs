@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::client::{Streamed, fetch, metric, send};
+use super::client::{Metrics, Streamed, fetch, send};
 use super::options::Options;
 use super::process::Server;
 use crate::table::table;
@@ -85,8 +85,9 @@ fn measure(options: &Options, method: &str) -> Result<Row> {
         (streams, watcher.join().unwrap_or(0))
     });
     let seconds = start.elapsed().as_secs_f64();
-    let kv_bytes_peak = metric(address, "inertiakv_kv_bytes_peak")? as u64;
-    let left = metric(address, "inertiakv_kv_bytes_used")?;
+    let metrics = Metrics::of(address)?;
+    let kv_bytes_peak = metrics.sum("inertiakv_kv_bytes_peak", "") as u64;
+    let left = metrics.sum("inertiakv_kv_bytes_used", "");
     server.stop()?;
     if left > 0.0 {
         bail!("{left} bytes of KV cache were not given back");
@@ -95,8 +96,8 @@ fn measure(options: &Options, method: &str) -> Result<Row> {
         eprintln!("{method}: a conversation failed: {error:#}");
     }
     let streams: Vec<&Streamed> = streams.iter().filter_map(|stream| stream.as_ref().ok()).collect();
-    let generated: usize = streams.iter().map(|stream| stream.between_tokens.len() + 1).sum();
-    let between = streams.iter().flat_map(|stream| stream.between_tokens.iter().copied());
+    let generated: usize = streams.iter().map(|stream| stream.tokens.len()).sum();
+    let between = streams.iter().flat_map(|stream| stream.between_tokens());
     Ok(Row {
         method: method.to_owned(),
         requests: options.requests,
@@ -112,12 +113,12 @@ fn measure(options: &Options, method: &str) -> Result<Row> {
         seconds,
         prompt_tokens_per_second: (streams.len() * options.prompt_tokens) as f64 / seconds,
         generated_tokens_per_second: generated as f64 / seconds,
-        first_token: percentiles(streams.iter().map(|stream| stream.first_token).collect()),
+        first_token: percentiles(streams.iter().map(|stream| stream.first_token()).collect()),
         between_tokens: percentiles(between.collect()),
     })
 }
 
-fn converse(address: &str, prompt: &[u64], tokens: usize) -> Result<Streamed> {
+pub(super) fn converse(address: &str, prompt: &[u64], tokens: usize) -> Result<Streamed> {
     let body = json!({
         "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0, "stream": true, "logprobs": 0,
     });
@@ -125,7 +126,7 @@ fn converse(address: &str, prompt: &[u64], tokens: usize) -> Result<Streamed> {
 }
 
 /// Tokens of a prompt that no other conversation has; small numbers are in every vocabulary.
-fn prompt(index: usize, tokens: usize) -> Vec<u64> {
+pub(super) fn prompt(index: usize, tokens: usize) -> Vec<u64> {
     let mut state = index as u64 + 1;
     (0..tokens)
         .map(|_| {
@@ -156,7 +157,7 @@ fn resident(address: &str) -> Result<usize> {
 }
 
 /// The 50th, 95th and 100th percentile, in seconds.
-fn percentiles(mut times: Vec<Duration>) -> [f64; 3] {
+pub(super) fn percentiles(mut times: Vec<Duration>) -> [f64; 3] {
     times.sort_unstable();
     [0.5, 0.95, 1.0].map(|share| {
         let index = ((times.len() as f64 * share).ceil() as usize).max(1) - 1;

@@ -1,10 +1,10 @@
-//! What was typed after `cargo xtask load` and `cargo xtask soak`.
+//! What was typed after `cargo xtask load`, `gap` and `soak`.
 
 use std::path::PathBuf;
 
 use crate::usage::{self, Usage, at_least_one};
 
-/// The settings of both.
+/// The settings of all.
 #[derive(Debug, PartialEq)]
 pub(super) struct Options {
     pub(super) json: bool,
@@ -36,6 +36,16 @@ impl Options {
         }
     }
 
+    /// Four short conversations that are still answered when a long prompt has been prefilled.
+    pub(super) fn gap() -> Self {
+        Self {
+            methods: vec!["full".to_owned()],
+            tokens: 1500,
+            requests: 4,
+            ..Self::load()
+        }
+    }
+
     /// A mix that never fits all at once.
     pub(super) fn soak() -> Self {
         Self {
@@ -44,6 +54,15 @@ impl Options {
             tokens: 96,
             requests: 240,
             prefill_chunk: 256,
+            methods: [
+                "inertia",
+                "full",
+                "h2o:tokens=64",
+                "inertia:coupling=per-head",
+                "snapkv:ratio=0.5+inertia",
+            ]
+            .map(str::to_owned)
+            .to_vec(),
             ..Self::load()
         }
     }

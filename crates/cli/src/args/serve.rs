@@ -65,7 +65,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = settings::at_least_one, help_heading = "Generation")]
     pub(crate) prefill_chunk: usize,
 
-    /// Address to listen on; 0.0.0.0 is every network, which needs a key
+    /// Address to listen on; 0.0.0.0 is every network: give it a key, without one there is a warning
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Network")]
     pub(crate) host: IpAddr,
 
@@ -73,7 +73,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "N", default_value_t = 8080, help_heading = "Network")]
     pub(crate) port: u16,
 
-    /// A key that requests must have; may be given several times
+    /// A key that requests must have, in visible ASCII characters; may be given several times
     #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new(), help_heading = "Network")]
     pub(crate) api_key: Vec<String>,
 
@@ -81,7 +81,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "FILE", help_heading = "Network")]
     pub(crate) api_key_file: Option<PathBuf>,
 
-    /// An origin whose pages may use the server, such as `https://example.org`, or `*`; may be given several times
+    /// An origin whose pages may use the server, as browsers send it: `https://example.org`; or `*`; may be given several
+    /// times
     #[arg(long, value_name = "ORIGIN", help_heading = "Network")]
     pub(crate) cors: Vec<String>,
 

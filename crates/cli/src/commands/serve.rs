@@ -17,7 +17,7 @@ pub(crate) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     let options = options(arguments)?;
     if !options.host.is_loopback() && options.api_keys.is_empty() {
         printer.warn(&format!(
-            "everybody who reaches {} can use this server; give it an --api-key",
+            "everybody who reaches {} can use this server; give it an --api-key or an --api-key-file",
             options.host
         ));
     }
@@ -36,9 +36,9 @@ pub(crate) fn run(arguments: &ServeArguments, printer: &Printer) -> anyhow::Resu
     }
     let method = options.method.to_string();
     let server = Server::start(engine, options).map_err(|error| match error {
-        // The method does not run on this model.
-        ServerError::Method(error) => usage(error.to_string()),
-        error => error.into(),
+        ServerError::Bind { .. } | ServerError::System(_) | ServerError::Panicked => error.into(),
+        // What was typed cannot work.
+        error => usage(error.to_string()),
     })?;
     let stop = server.stopper();
     interrupt::listen_once(printer.clone(), move || stop.stop());

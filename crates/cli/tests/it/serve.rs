@@ -60,6 +60,9 @@ fn what_cannot_be_served_is_refused() {
         (&["--method", "full", "--budget", "5"], "keeps everything"),
         (&["--method", "inertia:window=9999"], "window"),
         (&["--host", "nowhere"], "invalid"),
+        (&["--method", "tova:interval=64"], "interval"),
+        (&["--cors", "example.org"], "not an origin"),
+        (&["--api-key", " "], "API key"),
     ] {
         let output = world.run(&[&["serve", "-m", "tiny.gguf"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

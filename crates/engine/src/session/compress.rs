@@ -109,7 +109,7 @@ impl Session {
         let Some(rule) = &self.method.prefill else {
             return Ok(());
         };
-        self.check_repetition(&self.memory.tokens)?;
+        self.engine.check_prompt(&self.method, &self.memory.tokens)?;
         let shape = self.engine.policy_shape();
         let mut state = PolicyState::of_prompt(&rule.policy, &shape, self.position)?;
         self.compress(&mut state, self.position)?;

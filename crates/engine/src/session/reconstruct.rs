@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use inertiakv_kernels::attention::{Reconstruction, Subset};
 
-use inertiakv_policy::Scorer;
+use inertiakv_policy::{Method, Scorer};
 
 use super::{CHUNK, Session};
 use crate::Error;
@@ -73,23 +73,27 @@ impl Requests {
     }
 }
 
-impl Session {
-    /// Refuses a prompt whose repetition would not fit behind it, before it is prefilled.
-    pub(super) fn check_repetition(&self, tokens: &[u32]) -> Result<(), Error> {
-        let Some(rule) = &self.method.prefill else {
-            return Ok(());
+impl Engine {
+    /// How many rows per head does the model read at most, behind the prompt, to repeat it? 0 for methods that do not
+    /// have it repeated. To be asked before a prefill that would be in vain.
+    ///
+    /// # Errors
+    /// [`Error::NoRoomToRepeat`] if they do not fit behind the prompt.
+    pub fn check_prompt(&self, method: &Method, tokens: &[u32]) -> Result<usize, Error> {
+        let Some(rule) = &method.prefill else {
+            return Ok(0);
         };
         let Scorer::Reconstruction(chunk) = rule.policy.scorer else {
-            return Ok(());
+            return Ok(0);
         };
         let budget = rule.policy.budget.entries(tokens.len(), tokens.len());
         if budget.is_none_or(|budget| budget >= tokens.len()) {
-            return Ok(());
+            return Ok(0);
         }
-        let requests = Requests::of(&self.engine)?;
+        let requests = Requests::of(self)?;
         let readings = requests.readings(tokens, chunk as usize);
         let reading = readings.map(|(_, reading)| reading.len()).max().unwrap_or(0);
-        let limit = self.engine.config().context_length;
+        let limit = self.config().context_length;
         if tokens.len() + reading > limit {
             return Err(Error::NoRoomToRepeat {
                 prompt: tokens.len(),
@@ -97,9 +101,11 @@ impl Session {
                 limit,
             });
         }
-        Ok(())
+        Ok(reading)
     }
+}
 
+impl Session {
     /// Scores of all entries, per layer and KV head. The cache is as it was afterwards.
     pub(super) fn reconstruct(&mut self, chunk: usize) -> Result<Vec<Vec<Vec<f32>>>, Error> {
         let requests = Requests::of(&self.engine)?;

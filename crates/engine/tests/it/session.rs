@@ -515,8 +515,14 @@ fn a_prefix_goes_on_as_a_prefill_from_the_start_would() {
         assert!(matches!(warm.logits(), Err(Error::NoTokens)));
         warm.prefill(&whole[1024..], &mut |_, _| GO).expect("prefill");
         assert!(decode(&mut cold, 12) == decode(&mut warm, 12), "{name}");
-        assert_eq!(cold.report().prompt_tokens, warm.report().prompt_tokens);
+        let report = warm.report();
+        assert_eq!(cold.report().prompt_tokens, report.prompt_tokens);
         assert_eq!(cold.retained_entries(), warm.retained_entries());
+        let ran = report.prefill_tokens_per_second * report.prefill_seconds;
+        assert!(
+            (ran - 80.0).abs() < 1e-6,
+            "{ran}: its speed is that of the tokens it ran"
+        );
     }
     // What was forked is as it was.
     let again = known.fork(&method("full")).expect("a fork");

@@ -274,6 +274,11 @@ impl Slab {
 }
 
 impl Block {
+    /// Its number in the pool, which no other block in use has.
+    pub(super) fn slot(&self) -> usize {
+        self.owner.slot
+    }
+
     /// The block's bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: inside a slab that `owner` keeps alive, always initialised; nobody writes while this is borrowed,

@@ -199,6 +199,8 @@ proptest! {
             }
             let all: usize = caches.iter().map(|(cache, _)| cache.bytes()).sum();
             prop_assert!(pool.bytes_in_use() <= all);
+            let together = KvCache::bytes_together(caches.iter().map(|(cache, _)| cache));
+            prop_assert_eq!(pool.bytes_in_use(), together);
             prop_assert!(pool.bytes_peak() >= pool.bytes_in_use());
             if caches.len() == 1 {
                 prop_assert_eq!(pool.bytes_in_use(), all);

@@ -14,8 +14,12 @@ use crate::scheduler::Request;
 /// Most answers to one prompt, prompts of one request, stop texts and reported alternatives.
 const MOST_CHOICES: usize = 32;
 const MOST_PROMPTS: usize = 32;
+/// Most answers to one request.
+const MOST_ANSWERS: usize = 128;
 const MOST_STOPS: usize = 16;
 const MOST_LOGPROBS: usize = 20;
+
+const EMPTY: &str = "the prompt is empty; write something";
 
 /// A body of either route. What is not listed is ignored; what is listed and cannot be done is refused.
 #[derive(Debug, Deserialize)]
@@ -87,6 +91,16 @@ enum Prompt {
     ManyTokens(Vec<Vec<u32>>),
 }
 
+impl Prompt {
+    fn count(&self) -> usize {
+        match self {
+            Self::Text(_) | Self::Tokens(_) => 1,
+            Self::Texts(prompts) => prompts.len(),
+            Self::ManyTokens(prompts) => prompts.len(),
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a text or a list of texts")]
 enum Stop {
@@ -133,6 +147,8 @@ pub(super) struct Wanted {
     pub(super) stream: bool,
     /// Send a chunk with the usage at the end of a stream.
     pub(super) include_usage: bool,
+    /// The field that says how long an answer may be.
+    pub(super) tokens_field: &'static str,
 }
 
 impl Body {
@@ -142,6 +158,9 @@ impl Body {
             return Err(ApiError::bad("messages", "`messages` is missing"));
         };
         let prompt = chat_prompt(context, messages)?;
+        if prompt.is_empty() {
+            return Err(ApiError::bad("messages", EMPTY));
+        }
         let logprobs = match (&self.logprobs, self.top_logprobs) {
             (None | Some(Logprobs::Flag(false)), None | Some(0)) => None,
             (Some(Logprobs::Flag(true)), top) => Some(top.unwrap_or(0)),
@@ -160,29 +179,34 @@ impl Body {
 
     /// The requests of a completion.
     pub(super) fn completions(self, context: &Context, id: &str) -> Result<Wanted, ApiError> {
-        let tokenizer = context.engine().tokenizer();
-        let encode = |text: &String| tokenizer.with_bos(tokenizer.encode(text, true));
-        let prompts = match &self.prompt {
-            None => return Err(ApiError::bad("prompt", "`prompt` is missing")),
-            Some(Prompt::Text(text)) => vec![encode(text)],
-            // An empty list could be either.
-            Some(Prompt::Texts(texts)) => texts.iter().map(encode).collect(),
-            Some(Prompt::Tokens(tokens)) => vec![tokens.clone()],
-            Some(Prompt::ManyTokens(prompts)) => prompts.clone(),
+        let Some(prompt) = &self.prompt else {
+            return Err(ApiError::bad("prompt", "`prompt` is missing"));
         };
-        let vocabulary = context.engine().config().vocabulary;
-        if let Some(token) = prompts.iter().flatten().find(|&&token| token as usize >= vocabulary) {
-            let message = format!("token {token} is outside the vocabulary of {vocabulary}");
-            return Err(ApiError::bad("prompt", message));
-        }
-        if prompts.len() > MOST_PROMPTS {
+        if prompt.count() > MOST_PROMPTS {
             return Err(ApiError::bad(
                 "prompt",
                 format!("at most {MOST_PROMPTS} prompts at once"),
             ));
         }
-        if prompts.is_empty() || prompts.iter().any(Vec::is_empty) {
-            return Err(ApiError::bad("prompt", "the prompt is empty; write something"));
+        let tokenizer = context.engine().tokenizer();
+        let encode = |text: &String| tokenizer.with_bos(tokenizer.encode(text, true));
+        let prompts = match prompt {
+            Prompt::Text(text) => vec![encode(text)],
+            // An empty list could be either.
+            Prompt::Texts(texts) => texts.iter().map(encode).collect(),
+            Prompt::Tokens(tokens) => vec![tokens.clone()],
+            Prompt::ManyTokens(prompts) => prompts.clone(),
+        };
+        if prompts.is_empty() {
+            return Err(ApiError::bad("prompt", EMPTY));
+        }
+        let vocabulary = context.engine().config().vocabulary;
+        if let Some(token) = prompts.iter().flatten().find(|&&token| token as usize >= vocabulary) {
+            let message = format!("token {token} is outside the vocabulary of {vocabulary}");
+            return Err(ApiError::bad("prompt", message));
+        }
+        if prompts.iter().any(Vec::is_empty) {
+            return Err(ApiError::bad("prompt", EMPTY));
         }
         let logprobs = match &self.logprobs {
             None | Some(Logprobs::Flag(false)) => None,
@@ -209,6 +233,12 @@ impl Body {
                 format!("`n` is {choices}, but must be 1 to {MOST_CHOICES}"),
             ));
         }
+        let answers = choices * prompts.len();
+        if answers > MOST_ANSWERS {
+            let message =
+                format!("{answers} answers, `n` to every prompt, are too many at once: at most {MOST_ANSWERS}");
+            return Err(ApiError::bad("n", message));
+        }
         if logprobs.is_some_and(|top| top > MOST_LOGPROBS) {
             let field = if self.top_logprobs.is_some() {
                 "top_logprobs"
@@ -231,6 +261,7 @@ impl Body {
             retained_share,
         });
         Ok(Wanted {
+            tokens_field: self.tokens_field(),
             requests: requests.collect(),
             stream: self.stream.unwrap_or(false),
             include_usage: self
@@ -240,13 +271,18 @@ impl Body {
         })
     }
 
+    fn tokens_field(&self) -> &'static str {
+        match self.max_completion_tokens {
+            Some(_) => "max_completion_tokens",
+            None => "max_tokens",
+        }
+    }
+
     fn options(&self, context: &Context) -> Result<GenerateOptions, ApiError> {
-        let (max_tokens, field) = match (self.max_completion_tokens, self.max_tokens) {
-            (Some(tokens), _) => (tokens, "max_completion_tokens"),
-            (None, Some(tokens)) => (tokens, "max_tokens"),
-            (None, None) => (context.inner.max_tokens, "max_tokens"),
-        };
+        let asked = self.max_completion_tokens.or(self.max_tokens);
+        let max_tokens = asked.unwrap_or(context.inner.max_tokens);
         if max_tokens == 0 {
+            let field = self.tokens_field();
             return Err(ApiError::bad(field, format!("`{field}` must be at least 1")));
         }
         let stop = match &self.stop {

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -110,8 +110,9 @@ impl From<Refused> for ApiError {
             Refused::TooLong { prompt, context } => Self {
                 code: Some("context_length_exceeded"),
                 lengths: Some((prompt, context)),
-                ..Self::bad("messages", message)
+                ..Self::bad("prompt", message)
             },
+            Refused::NoRoomToRepeat(_) | Refused::TooManyPrompts { .. } => Self::bad("prompt", message),
             Refused::TooLarge { .. } => Self {
                 code: Some("kv_memory_exceeded"),
                 ..Self::bad("max_tokens", message)
@@ -131,10 +132,15 @@ impl From<BytesRejection> for ApiError {
     }
 }
 
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
+    }
+}
+
 /// A body as JSON; an error names the field that is wrong.
-pub(crate) fn parse<T: DeserializeOwned>(body: Result<Bytes, BytesRejection>) -> Result<T, ApiError> {
-    let body = body?;
-    let mut reader = serde_json::Deserializer::from_slice(&body);
+pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+    let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         let inner = error.inner();

@@ -49,19 +49,22 @@ async fn answer(
     body: Result<Bytes, BytesRejection>,
     dialect: Dialect,
 ) -> Result<Response, ApiError> {
-    let body: Body = parse(body)?;
-    let understood = context.clone();
-    let wanted = off_the_network_thread(move || match dialect {
-        Dialect::Chat => body.chat(&understood, &id),
-        Dialect::Completions => body.completions(&understood, &id),
+    let body = body?;
+    let (shape, events, stream) = off_the_network_thread(move || {
+        let body: Body = parse(&body)?;
+        let wanted = match dialect {
+            Dialect::Chat => body.chat(&context, &id),
+            Dialect::Completions => body.completions(&context, &id),
+        }?;
+        let shape = Shape::new(dialect, &context, &wanted);
+        let Wanted { requests, stream, .. } = wanted;
+        let events = context
+            .scheduler()
+            .submit(requests)
+            .map_err(|refused| shape.refusal(refused, context.scheduler().metrics()))?;
+        Ok((shape, events, stream))
     })
     .await?;
-    let shape = Shape::new(dialect, &context, &wanted);
-    let Wanted { requests, stream, .. } = wanted;
-    let events = context
-        .scheduler()
-        .submit(requests)
-        .map_err(|refused| shape.refusal(refused, context.scheduler().metrics()))?;
     if stream {
         let pieces = Pieces {
             shape,

@@ -26,6 +26,8 @@ pub(super) struct Shape {
     tokenizer: Tokenizer,
     prompt_tokens: usize,
     include_usage: bool,
+    /// The field that says how long an answer may be.
+    tokens_field: &'static str,
     choices: Vec<Choice>,
 }
 
@@ -66,24 +68,29 @@ impl Shape {
             tokenizer: context.engine().tokenizer().clone(),
             prompt_tokens: wanted.requests.iter().map(|request| request.prompt.len()).sum(),
             include_usage: wanted.include_usage,
+            tokens_field: wanted.tokens_field,
             choices: choices.collect(),
         }
     }
 
-    /// Why the request was not taken, with the field where this API has the prompt.
+    /// Why the request was not taken, with the field that this request has for it.
     pub(super) fn refusal(&self, refused: Refused, metrics: &Metrics) -> ApiError {
         metrics.refused(match refused {
             Refused::Method(_) | Refused::OwnPrefill(_) => "method",
-            Refused::TooLong { .. } => "context",
+            Refused::TooLong { .. } | Refused::NoRoomToRepeat(_) => "context",
             Refused::TooLarge { .. } => "kv_memory",
-            Refused::QueueFull { .. } => "queue",
+            Refused::QueueFull { .. } | Refused::TooManyPrompts { .. } => "queue",
             Refused::Gone => "stopped",
         });
-        let too_long = matches!(refused, Refused::TooLong { .. });
+        let field = match (&refused, self.dialect) {
+            (Refused::TooLarge { .. }, _) => Some(self.tokens_field),
+            (Refused::TooLong { .. } | Refused::NoRoomToRepeat(_), Dialect::Chat) => Some("messages"),
+            _ => None,
+        };
         let error = ApiError::from(refused);
-        match self.dialect {
-            Dialect::Completions if too_long => error.about("prompt"),
-            _ => error,
+        match field {
+            Some(field) => error.about(field),
+            None => error,
         }
     }
 

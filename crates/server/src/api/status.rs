@@ -1,6 +1,7 @@
 //! What is the server, and how is it doing?
 
 use axum::Json;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse};
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use super::error::ApiError;
+use crate::scheduler::Refused;
 
 const PAGE: &str = include_str!("../../assets/page.html");
 const OPENAPI: &str = include_str!("../../assets/openapi.json");
@@ -24,8 +26,9 @@ pub(super) async fn page() -> impl IntoResponse {
 }
 
 pub(super) async fn health(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    // Whoever answers this is the scheduler itself.
-    context.scheduler().slots().await?;
+    if !context.scheduler().is_alive() {
+        return Err(Refused::Gone.into());
+    }
     Ok(Json(json!({"status": "ok"})))
 }
 
@@ -61,8 +64,9 @@ pub(super) struct SlotsQuery {
 
 pub(super) async fn slots(
     State(context): State<Context>,
-    Query(query): Query<SlotsQuery>,
+    query: Result<Query<SlotsQuery>, QueryRejection>,
 ) -> Result<Json<Value>, ApiError> {
+    let Query(query) = query?;
     let slots = context.scheduler().slots().await?;
     let gauges = context.scheduler().gauges();
     if query.fail_on_no_slot.is_some_and(|flag| flag != 0) && gauges.waiting > 0 {

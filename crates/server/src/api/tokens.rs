@@ -33,8 +33,9 @@ pub(super) async fn tokenize(
     State(context): State<Context>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let body: Tokenize = parse(body)?;
+    let body = body?;
     off_the_network_thread(move || {
+        let body: Tokenize = parse(&body)?;
         let tokenizer = context.engine().tokenizer();
         let mut tokens = tokenizer.encode(&body.content, body.parse_special.unwrap_or(true));
         if body.add_special.unwrap_or(false) {
@@ -60,22 +61,27 @@ pub(super) async fn detokenize(
     State(context): State<Context>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let body: Detokenize = parse(body)?;
-    let vocabulary = context.engine().tokenizer().vocabulary();
-    if let Some(index) = body.tokens.iter().position(|&token| token as usize >= vocabulary) {
-        let message = format!("token {} is outside the vocabulary of {vocabulary}", body.tokens[index]);
-        return Err(ApiError::bad(format!("tokens[{index}]"), message));
-    }
-    let content = context.engine().tokenizer().decode_special(&body.tokens);
-    Ok(Json(json!({ "content": content })))
+    let body = body?;
+    off_the_network_thread(move || {
+        let body: Detokenize = parse(&body)?;
+        let vocabulary = context.engine().tokenizer().vocabulary();
+        if let Some(index) = body.tokens.iter().position(|&token| token as usize >= vocabulary) {
+            let message = format!("token {} is outside the vocabulary of {vocabulary}", body.tokens[index]);
+            return Err(ApiError::bad(format!("tokens[{index}]"), message));
+        }
+        let content = context.engine().tokenizer().decode_special(&body.tokens);
+        Ok(Json(json!({ "content": content })))
+    })
+    .await
 }
 
 pub(super) async fn apply_template(
     State(context): State<Context>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Value>, ApiError> {
-    let body: ApplyTemplate = parse(body)?;
+    let body = body?;
     off_the_network_thread(move || {
+        let body: ApplyTemplate = parse(&body)?;
         let template = context
             .engine()
             .chat_template()

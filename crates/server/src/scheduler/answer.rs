@@ -1,6 +1,5 @@
 //! How do the answers to one prompt come, token by token?
 
-use std::collections::HashMap;
 use std::time::Instant;
 
 use inertiakv::{Engine, Error, FinishReason, GenerateOptions, Generator, Sampling, Session, StepReport};
@@ -36,28 +35,31 @@ impl Answering {
     /// Draws the first token of every answer from what the prompt ended with. `None` if that fails, which the client has
     /// been told then.
     pub(super) fn begin(job: Job, prompt: &Session, cached: usize, metrics: &Metrics) -> Option<Self> {
-        let lanes: Result<Vec<Lane>, Error> = (0..job.request.choices)
-            .map(|choice| Lane::new(&job, choice, prompt))
-            .collect();
-        match lanes {
+        match Lane::all(&job, prompt) {
             Ok(lanes) => {
-                metrics.method(&job.method_name(), |method| {
+                metrics.method(&job.method, |method| {
                     method.first_token.add(job.received.elapsed());
                 });
+                let settled = lanes.iter().all(|lane| job.footprint.has_settled(&lane.session));
                 let mut answering = Self {
                     job,
                     cached,
                     lanes,
-                    settled: false,
+                    settled,
                 };
                 answering.draw_lanes(metrics);
                 Some(answering)
             }
             Err(error) => {
-                job.fail(metrics, &error.to_string());
+                job.fail(metrics, &error.to_string(), job.request.choices);
                 None
             }
         }
+    }
+
+    /// Tells the client that nothing more comes.
+    pub(super) fn fail(&self, metrics: &Metrics, reason: &str) {
+        self.job.fail(metrics, reason, self.lanes.len());
     }
 
     /// Sessions with a token to run.
@@ -74,7 +76,7 @@ impl Answering {
     ) {
         let reports: Vec<&StepReport> = reports.take(self.lanes.len()).collect();
         let now = Instant::now();
-        metrics.method(&self.job.method_name(), |method| {
+        metrics.method(&self.job.method, |method| {
             for (lane, report) in self.lanes.iter_mut().zip(&reports) {
                 method.between_tokens.add(now - lane.last_token);
                 lane.last_token = now;
@@ -98,22 +100,20 @@ impl Answering {
         for lane in &mut self.lanes {
             match lane.draw(&self.job, self.cached, &mut events) {
                 Ok(None) => {}
-                Ok(Some(ending)) => self.job.count_end(metrics, ending),
+                Ok(Some(ending)) => self.job.count_end(metrics, ending, 1),
                 Err(error) => failure = Some(error),
             }
         }
         let drawn = drawn(&self.lanes) - before;
-        metrics.method(&self.job.method_name(), |method| method.generated_tokens += drawn);
+        metrics.method(&self.job.method, |method| method.generated_tokens += drawn);
         self.lanes.retain(|lane| lane.generator.is_some());
-        if failure.is_some() {
-            self.lanes.clear();
-        }
+        let failed = failure.map(|error| (error, std::mem::take(&mut self.lanes).len()));
         for event in events {
             // A client that has gone is noticed in the next round.
             let _ = self.job.events.send(event);
         }
-        if let Some(error) = failure {
-            self.job.fail(metrics, &error.to_string());
+        if let Some((error, answers)) = failed {
+            self.job.fail(metrics, &error.to_string(), answers);
         }
     }
 
@@ -127,16 +127,9 @@ impl Answering {
         self.job.footprint.bytes(engine, self.lanes.len(), self.settled)
     }
 
-    /// Bytes that the next step may take before it gives any back: a new block in every head, and copies of shared blocks
-    /// that an eviction writes to.
+    /// Bytes that the next step may take before it gives any back.
     pub(super) fn bytes_to_step(&self, engine: &Engine) -> usize {
-        let block = engine.kv_pool().bytes_for(1);
-        let copies = if self.settled {
-            block
-        } else {
-            self.job.footprint.bytes(engine, 1, true)
-        };
-        self.lanes.len() * (block + copies)
+        self.job.footprint.bytes_to_step(engine, self.lanes.len(), self.settled)
     }
 
     pub(super) fn slots(&self) -> impl Iterator<Item = SlotRecord> {
@@ -149,7 +142,19 @@ impl Answering {
 }
 
 impl Lane {
-    fn new(job: &Job, choice: usize, prompt: &Session) -> Result<Self, Error> {
+    /// All answers to a prompt, which is compressed once for all of them.
+    fn all(job: &Job, prompt: &Session) -> Result<Vec<Self>, Error> {
+        let request = &job.request;
+        let first = prompt.fork(&request.method)?;
+        let others: Result<Vec<Session>, Error> = (1..request.choices).map(|_| first.fork(&request.method)).collect();
+        let sessions = [first].into_iter().chain(others?);
+        sessions
+            .enumerate()
+            .map(|(choice, session)| Self::new(job, choice, session))
+            .collect()
+    }
+
+    fn new(job: &Job, choice: usize, session: Session) -> Result<Self, Error> {
         let request = &job.request;
         let options = GenerateOptions {
             sampling: Sampling {
@@ -160,8 +165,8 @@ impl Lane {
         };
         Ok(Self {
             choice: request.first_choice + choice,
-            session: prompt.fork(&request.method)?,
-            generator: Some(Generator::new(prompt.engine(), &options)?),
+            generator: Some(Generator::new(session.engine(), &options)?),
+            session,
             tokens: 0,
             last_token: Instant::now(),
         })
@@ -222,16 +227,16 @@ fn retained_share(session: &Session, prompt: usize) -> Vec<f32> {
         return vec![1.0; prompt];
     };
     let shape = policy.shape();
-    let mut held: HashMap<u32, usize> = HashMap::new();
+    let mut held = vec![0_usize; prompt];
     for layer in 0..shape.layers {
         for head in 0..shape.kv_heads {
             for &position in policy.positions(layer, head) {
-                *held.entry(position).or_default() += 1;
+                if let Some(heads) = held.get_mut(position as usize) {
+                    *heads += 1;
+                }
             }
         }
     }
     let all = (shape.layers * shape.kv_heads) as f32;
-    (0..prompt as u32)
-        .map(|position| held.get(&position).map_or(0.0, |&heads| heads as f32 / all))
-        .collect()
+    held.iter().map(|&heads| heads as f32 / all).collect()
 }

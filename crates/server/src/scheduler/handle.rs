@@ -1,9 +1,8 @@
 //! How do others reach the scheduler?
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::Instant;
 
 use inertiakv::{Engine, Error, Method};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -31,6 +30,8 @@ pub(super) struct Shared {
     pub(super) running: AtomicUsize,
     pub(super) reserved: AtomicUsize,
     pub(super) prefixes: AtomicUsize,
+    /// The scheduler has stopped, or failed.
+    pub(super) ended: AtomicBool,
 }
 
 pub(super) enum Message {
@@ -54,6 +55,10 @@ pub(crate) enum Refused {
          shorten it"
     )]
     TooLong { prompt: usize, context: usize },
+    #[error(transparent)]
+    NoRoomToRepeat(Error),
+    #[error("{prompts} prompts at once are more than the {most} that may wait; send fewer")]
+    TooManyPrompts { prompts: usize, most: usize },
     #[error(
         "{prompt} prompt tokens and up to {answer} generated ones need {needed} bytes of KV cache under this method, but \
          the server has {limit}; shorten the prompt, ask for fewer tokens or choices, or start it with more --kv-memory"
@@ -101,10 +106,14 @@ impl Handle {
         if request.method.needs_own_prefill() {
             return Err(Refused::OwnPrefill(Box::new(request.method.clone())));
         }
+        let repeating = self
+            .engine
+            .check_prompt(&request.method, &request.prompt)
+            .map_err(Refused::NoRoomToRepeat)?;
         let answer = request.options.max_tokens.min(context - prompt);
         request.options.max_tokens = answer;
-        let footprint = Footprint::new(&request.method, prompt, answer);
-        let needed = footprint.bytes(&self.engine, request.choices, false);
+        let footprint = Footprint::new(&request.method, prompt, answer, repeating);
+        let needed = footprint.bytes_in_all(&self.engine, request.choices);
         match self.engine.kv_pool().limit() {
             Some(limit) if needed > limit => Err(Refused::TooLarge {
                 prompt,
@@ -118,16 +127,15 @@ impl Handle {
 
     /// Sends requests, all or none; what happens to them comes out of the receiver. Dropping it cancels them.
     pub(crate) fn submit(&self, requests: Vec<Request>) -> Result<UnboundedReceiver<Event>, Refused> {
+        let (prompts, most) = (requests.len(), self.most_waiting);
+        if prompts > most {
+            return Err(Refused::TooManyPrompts { prompts, most });
+        }
         let (events, receiver) = unbounded_channel();
         let mut jobs = Vec::with_capacity(requests.len());
         for mut request in requests {
             let footprint = self.footprint(&mut request)?;
-            jobs.push(Job {
-                request,
-                footprint,
-                events: events.clone(),
-                received: Instant::now(),
-            });
+            jobs.push(Job::new(request, footprint, events.clone()));
         }
         let room = |waiting: usize| {
             let then = waiting + jobs.len();
@@ -143,6 +151,11 @@ impl Handle {
             }
         }
         Ok(receiver)
+    }
+
+    /// Whether there is a scheduler; told at once, whatever it computes.
+    pub(crate) fn is_alive(&self) -> bool {
+        !self.shared.ended.load(Ordering::Relaxed)
     }
 
     /// What every answer under way looks like now.

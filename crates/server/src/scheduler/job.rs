@@ -2,11 +2,10 @@
 
 use std::time::Instant;
 
-use inertiakv::{FinishReason, GenerateOptions, Method, RunReport, Session};
+use inertiakv::{FinishReason, GenerateOptions, Method, RunReport, Session, negative_log_likelihood};
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::name_of;
 use crate::footprint::Footprint;
 use crate::metrics::Metrics;
 
@@ -71,10 +70,9 @@ pub(crate) struct Probability {
 
 impl Probability {
     pub(super) fn new(logits: &[f32], token: u32, top: usize) -> Self {
-        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|&logit| f64::from(logit - largest).exp()).sum();
-        let log_sum = f64::from(largest) + sum.ln();
-        let logprob = |token: u32| (f64::from(logits[token as usize]) - log_sum) as f32;
+        let of = |token: u32| f64::from(logits[token as usize]);
+        let log_sum = of(token) + negative_log_likelihood(logits, token);
+        let logprob = |token: u32| (of(token) - log_sum) as f32;
         let mut order: Vec<u32> = (0..logits.len() as u32).collect();
         let descending = |a: &u32, b: &u32| {
             let (left, right) = (logits[*a as usize], logits[*b as usize]);
@@ -117,33 +115,48 @@ impl Ending {
 pub(super) struct Job {
     pub(super) request: Request,
     pub(super) footprint: Footprint,
+    /// The names of the method's halves without their settings, for the metrics.
+    pub(super) method: String,
     pub(super) events: UnboundedSender<Event>,
     pub(super) received: Instant,
 }
 
 impl Job {
+    pub(super) fn new(request: Request, footprint: Footprint, events: UnboundedSender<Event>) -> Self {
+        let Method { prefill, decode } = &request.method;
+        let method = match prefill {
+            None => decode.name.to_string(),
+            Some(prefill) if decode.policy.evicts() => format!("{}+{}", prefill.name, decode.name),
+            Some(prefill) => prefill.name.to_string(),
+        };
+        Self {
+            request,
+            footprint,
+            method,
+            events,
+            received: Instant::now(),
+        }
+    }
+
     pub(super) fn client_has_gone(&self) -> bool {
         self.events.is_closed()
     }
 
-    pub(super) fn method_name(&self) -> String {
-        name_of(&self.request.method)
-    }
-
-    pub(super) fn count_end(&self, metrics: &Metrics, ending: Ending) {
+    pub(super) fn count_end(&self, metrics: &Metrics, ending: Ending, answers: usize) {
         tracing::info!(
             id = self.request.id,
             ending = ending.name(),
+            answers,
             seconds = self.received.elapsed().as_secs_f64(),
             "ended"
         );
-        metrics.method(&self.method_name(), |method| method.end(ending.name()));
+        metrics.method(&self.method, |method| method.end(ending.name(), answers));
     }
 
     /// Tells the client that nothing more comes.
-    pub(super) fn fail(&self, metrics: &Metrics, reason: &str) {
+    pub(super) fn fail(&self, metrics: &Metrics, reason: &str, answers: usize) {
         tracing::warn!(id = self.request.id, reason, "failed");
-        self.count_end(metrics, Ending::Failed);
+        self.count_end(metrics, Ending::Failed, answers);
         // The client may have gone meanwhile.
         let _ = self.events.send(Event::Failed(reason.to_owned()));
     }

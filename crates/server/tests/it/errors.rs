@@ -98,6 +98,7 @@ fn what_is_not_json_is_refused() {
     assert_eq!(world.get("/nowhere").error().0, 404);
     assert_eq!(world.get("/v1/chat/completions").error().0, 405);
     assert_eq!(world.get("/v1/models/other").error().0, 404);
+    assert_eq!(world.get("/slots?fail_on_no_slot=perhaps").error().0, 400);
 }
 
 #[test]
@@ -120,6 +121,22 @@ fn a_prompt_longer_than_the_context_is_refused_before_the_stream() {
 }
 
 #[test]
+fn a_prompt_that_cannot_be_repeated_is_refused_before_the_stream() {
+    let world = World::new();
+    let long = text(930, 0);
+    let kv = json!({"method": "kvzip"});
+    for (path, param) in [("/v1/chat/completions", "messages"), ("/v1/completions", "prompt")] {
+        let body = json!({
+            "prompt": long, "messages": [{"role": "user", "content": long}], "stream": true, "max_tokens": 2, "kv": kv,
+        });
+        let (status, found, message) = world.post(path, &body).error();
+        assert_eq!((status, found.as_deref()), (400, Some(param)), "{message}");
+        assert!(message.contains("repeat"), "{message}");
+    }
+    assert_eq!(world.metric("inertiakv_refused_total{reason=\"context\"}"), 2.0);
+}
+
+#[test]
 fn what_can_never_fit_into_the_memory_is_refused_at_once() {
     // 512 KiB hold 1,024 rows of the tiny model.
     let world = World::with(ServerOptions::default(), Some(512 << 10));
@@ -132,6 +149,13 @@ fn what_can_never_fit_into_the_memory_is_refused_at_once() {
     let (status, param, message) = ask("full").error();
     assert_eq!((status, param.as_deref()), (400, Some("max_tokens")));
     assert!(message.contains("--kv-memory"), "{message}");
+    let body = json!({"prompt": text(100, 0), "max_completion_tokens": 2000, "kv": {"method": "full"}});
+    let (_, param, _) = world.post("/v1/completions", &body).error();
+    assert_eq!(
+        param.as_deref(),
+        Some("max_completion_tokens"),
+        "the field that was given"
+    );
     assert_eq!(
         ask("inertia").ok()["usage"]["completion_tokens"],
         2000,

@@ -13,9 +13,12 @@ use async_openai::types::chat::{
 use futures_util::StreamExt;
 use inertiakv_server::ServerOptions;
 
-use crate::support::World;
+use crate::support::{World, installed};
 
 const KEY: &str = "the key";
+
+/// The Python package and its version.
+const OPENAI: &str = "openai==3.57.0";
 
 fn world() -> World {
     let options = ServerOptions {
@@ -116,41 +119,26 @@ fn async_openai_leaves_and_the_blocks_are_free() {
     }
 }
 
-/// The folder with the Python package, installed once per checkout; `None` where pip cannot.
-fn python_package(python: &str) -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("openai-python");
-    if !folder.join("openai").exists() {
-        let pip = [
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--disable-pip-version-check",
-            "--target",
-        ];
-        let installed = Command::new(python).args(pip).arg(&folder).arg("openai").output();
-        match installed {
-            Ok(output) if output.status.success() => {}
-            Ok(output) => {
-                eprintln!(
-                    "SKIPPED: pip cannot install `openai`: {}",
-                    String::from_utf8_lossy(&output.stderr)
-                );
-                return None;
-            }
-            Err(error) => {
-                eprintln!("SKIPPED: there is no {python}: {error}");
-                return None;
-            }
-        }
-    }
-    Some(folder)
+/// The folder with the Python package, installed once per checkout.
+fn python_package(python: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(OPENAI);
+    let pip = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        OPENAI,
+        "--target",
+    ];
+    installed(&folder, Command::new(python).args(pip).arg(&folder));
+    folder
 }
 
 #[test]
-fn the_python_package_of_openai_works() {
+fn real_client_openai_for_python() {
     let python = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let Some(package) = python_package(&python) else { return };
+    let package = python_package(&python);
     let world = world();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/openai_client.py");
     let output = Command::new(python)

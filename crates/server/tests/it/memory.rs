@@ -55,12 +55,15 @@ fn everybody_is_answered_within_the_memory() {
                     "snapkv",
                     "adakv-ea+inertia",
                     "kvzip:chunk=64",
+                    "snapkv+inertia",
+                    "snapkv:ratio=0.3+inertia:ratio=0.8",
+                    "adakv-ea:ratio=0.4+inertia:interval=8",
                 ];
                 let method = methods[index % methods.len()];
                 json!({
                     "prompt": format!("{beginning}{}", text(index % 7 * 10, index)),
                     "max_tokens": 5 + 30 * (index % 4),
-                    "n": if index % 6 == 0 { 3 } else { 1 },
+                    "n": if index % 3 == 0 { 3 } else { 1 },
                     "ignore_eos": true,
                     "kv": {"method": method},
                 })
@@ -79,12 +82,109 @@ fn everybody_is_answered_within_the_memory() {
         assert!(pool.bytes_peak() <= limit, "{} of {limit}", pool.bytes_peak());
         world.wait_until_idle();
         let left = world.metric("inertiakv_kv_bytes_used");
-        assert!(
-            left <= world.metric("inertiakv_kv_bytes_prefixes"),
-            "{left} bytes are left"
+        assert_eq!(
+            left,
+            world.metric("inertiakv_kv_bytes_prefixes"),
+            "what was kept is left"
         );
+        assert!(prefix_memory > 0 || left == 0.0, "{left} bytes are left");
         assert_eq!(world.metric("inertiakv_kv_bytes_reserved"), 0.0);
     }
+}
+
+/// What a request is said to need is enough: alone in a memory of that size it is answered whole.
+#[test]
+fn what_is_reserved_is_enough_and_not_much_more() {
+    let methods = [
+        "full",
+        "inertia",
+        "inertia:interval=8,refresh=4",
+        "inertia:seen_ratio=0.5",
+        "inertia:coupling=per-head,ratio=0.6",
+        "inertia:tokens=1000000",
+        "snapkv:ratio=0.3",
+        "snapkv:ratio=0.2,masked=true",
+        "adakv-ea:ratio=0.4",
+        "kvzip:chunk=64",
+        "kvzip:chunk=64,ratio=0.1",
+        "snapkv+inertia",
+        "snapkv:ratio=0.1+inertia:ratio=0.9",
+        "snapkv:ratio=0.9+inertia:ratio=0.2",
+        "snapkv:tokens=1000000+inertia",
+        "adakv-ea:ratio=0.4+inertia:interval=8",
+    ];
+    for method in methods {
+        for (words, tokens, n) in [(60, 70, 1), (60, 70, 3), (9, 40, 3)] {
+            let body = json!({
+                "prompt": text(words, 1), "max_tokens": tokens, "n": n, "ignore_eos": true, "kv": {"method": method},
+            });
+            let world = |memory| {
+                let options = ServerOptions {
+                    prefill_chunk: 32,
+                    ..ServerOptions::default()
+                };
+                World::with(options, Some(memory))
+            };
+            let (_, _, message) = world(1).post("/v1/completions", &body).error();
+            let needed = message.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
+            let needed: usize = needed.expect("it says how much").parse().expect("a number");
+            let world = world(needed);
+            let answer = world.complete(&body);
+            assert_eq!(
+                answer["usage"]["completion_tokens"],
+                tokens * n,
+                "{method}, {n} answers"
+            );
+            let peak = world.engine.kv_pool().bytes_peak();
+            assert!(peak <= needed, "{method}");
+            if n == 1 && !method.starts_with("kvzip") {
+                let block = world.engine.kv_pool().bytes_for(1);
+                assert!(needed <= peak + peak / 2 + 4 * block, "{method}: {needed} for {peak}");
+            }
+        }
+    }
+}
+
+/// A request with more prompts than may wait can never be taken, so it is not told to come back.
+#[test]
+fn more_prompts_than_may_wait_are_refused_for_good() {
+    let options = ServerOptions {
+        max_queue: 2,
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let ask = |prompts: usize, n: usize| {
+        let prompts: Vec<String> = (0..prompts).map(|index| text(2, index)).collect();
+        world.post("/v1/completions", &json!({"prompt": prompts, "max_tokens": 2, "n": n}))
+    };
+    let (status, param, message) = ask(3, 1).error();
+    assert_eq!((status, param.as_deref()), (400, Some("prompt")), "{message}");
+    assert_eq!(ask(2, 32).status, 200);
+    let (status, param, message) = world
+        .post("/v1/completions", &json!({"prompt": vec!["x"; 5], "n": 32}))
+        .error();
+    assert_eq!((status, param.as_deref()), (400, Some("n")), "{message}");
+}
+
+/// More answers than may run at once wait for each other.
+#[test]
+fn more_answers_than_run_at_once_are_all_answered() {
+    let world = World::with_prefixes(0);
+    std::thread::scope(|scope| {
+        let ask = |index| {
+            let body = json!({"prompt": text(2, index), "max_tokens": 20, "n": 32, "ignore_eos": true});
+            world.complete(&body)["usage"]["completion_tokens"].clone()
+        };
+        let threads: Vec<_> = (0..12).map(|index| scope.spawn(move || ask(index))).collect();
+        world.wait_until(|world| {
+            let running = world.metric("inertiakv_answers_running");
+            assert!(running <= 256.0 + 1.0, "{running} and a prompt under way");
+            threads.iter().all(std::thread::ScopedJoinHandle::is_finished)
+        });
+        for thread in threads {
+            assert_eq!(thread.join().expect("no panic"), 20 * 32);
+        }
+    });
 }
 
 /// A method's name without its settings.

@@ -1,41 +1,27 @@
 //! The page in a real browser: headless Chromium, as npm packages bring it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use inertiakv::testing::TinyModel;
 use inertiakv_server::ServerOptions;
 
-use crate::support::World;
+use crate::support::{World, installed};
 
-/// Installs the browser once per checkout; says whether it is there.
-fn browser(folder: &Path) -> bool {
-    if folder.join("node_modules/puppeteer-core").exists() && folder.join("node_modules/@sparticuz/chromium").exists() {
-        return true;
-    }
-    std::fs::create_dir_all(folder).expect("the folder can be made");
-    let install = ["install", "--no-audit", "--no-fund", "--prefix"];
-    let packages = ["@sparticuz/chromium", "puppeteer-core"];
-    match Command::new("npm").args(install).arg(folder).args(packages).output() {
-        Ok(output) if output.status.success() => true,
-        Ok(output) => {
-            let reason = String::from_utf8_lossy(&output.stderr).into_owned();
-            eprintln!("SKIPPED: npm cannot install a browser: {reason}");
-            false
-        }
-        Err(error) => {
-            eprintln!("SKIPPED: there is no npm: {error}");
-            false
-        }
-    }
+/// The packages that bring a browser and drive it, and their versions.
+const PACKAGES: [&str; 2] = ["@sparticuz/chromium@147.0.0", "puppeteer-core@24.43.1"];
+
+/// The folder with the browser, installed once per checkout.
+fn browser() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(PACKAGES.join("+").replace('/', "-"));
+    let npm = ["install", "--no-audit", "--no-fund", "--save-exact", "--prefix"];
+    installed(&folder, Command::new("npm").args(npm).arg(&folder).args(PACKAGES));
+    folder
 }
 
 #[test]
-fn a_person_can_chat_and_see_what_stays() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("browser");
-    if !browser(&folder) {
-        return;
-    }
+fn real_client_chromium_chats_and_shows_what_stays() {
+    let folder = browser();
     // Slow enough that a long answer is still under way when a person stops it.
     let model = TinyModel {
         layers: 48,

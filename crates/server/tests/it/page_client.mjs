@@ -18,8 +18,10 @@ try {
   page.on("console", message => { if (message.type() === "error") complaints.push(message.text()); });
   // A random model ends its turn at random; not before it has said everything.
   await page.setRequestInterception(true);
+  let said = [];
   page.on("request", request => {
     const body = request.url().endsWith("/completions") && JSON.parse(request.postData());
+    if (body) said = body.messages.map(message => message.content);
     request.continue(body ? {postData: JSON.stringify({...body, ignore_eos: true})} : {});
   });
   await page.goto(`http://${address}/`);
@@ -54,6 +56,18 @@ try {
   await page.waitForFunction(() => document.querySelectorAll(".assistant")[1]?.textContent.length > 50);
   await page.click("#stop");
   await page.waitForFunction(() => document.querySelectorAll(".assistant .figures")[1].textContent === "stopped");
+
+  // A new conversation while an answer comes: nothing of the old one is in it.
+  await page.type("#text", "Forget this");
+  await page.click("#send");
+  await page.waitForFunction(() => document.querySelectorAll(".assistant")[2]?.textContent.length > 50);
+  await page.click("#reset");
+  await page.waitForFunction(() => !document.getElementById("send").disabled);
+  await page.$eval("#tokens", field => { field.value = "4"; });
+  await page.type("#text", "Anew");
+  await page.click("#send");
+  await page.waitForFunction(() => document.querySelector(".assistant details"));
+  if (said.length !== 1 || said[0] !== "Anew") fail(`the new conversation begins with ${said}`);
 
   // An error is shown, and the conversation goes on from before it.
   await page.$eval("#budget", field => { field.value = "nothing"; });

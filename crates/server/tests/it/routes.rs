@@ -202,6 +202,66 @@ fn the_description_names_every_route() {
 }
 
 #[test]
+fn the_description_names_every_field_of_a_report() {
+    let world = World::new();
+    let document = world.get("/openapi.json").ok();
+    let described = document["components"]["schemas"]["KvReport"]["properties"].clone();
+    let kv = json!({"method": "inertia:aggregation=adaptive", "retained_share": true});
+    let body = json!({"prompt": text(30, 1), "max_tokens": 14, "ignore_eos": true, "kv": kv});
+    let report = world.complete(&body)["choices"][0]["kv"].clone();
+    let names = |value: &serde_json::Value| {
+        value
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&described), names(&report));
+    for (name, value) in report.as_object().expect("an object") {
+        let kinds = &described[name]["type"];
+        let kind = match value {
+            serde_json::Value::String(_) => "string",
+            serde_json::Value::Array(_) => "array",
+            serde_json::Value::Null => "null",
+            number if number.is_u64() && kinds.to_string().contains("integer") => "integer",
+            _ => "number",
+        };
+        assert!(
+            kinds.to_string().contains(kind),
+            "{name} is {value}, but described as {kinds}"
+        );
+    }
+}
+
+#[test]
+fn health_is_told_while_the_engine_computes() {
+    let options = ServerOptions {
+        prefill_chunk: 4000,
+        ..ServerOptions::default()
+    };
+    let model = inertiakv::testing::TinyModel {
+        layers: 12,
+        ..Default::default()
+    };
+    let world = World::over(&model, options, None);
+    // The whole prompt is one chunk, and nothing but its end counts a first token. A machine may be too busy to ask in time,
+    // but not always.
+    let told = (0..20).any(|index| {
+        let count = |name: &str| world.metric(&format!("inertiakv_{name}{{method=\"inertia\"}}"));
+        let (prompts, answers) = ("queue_seconds_count", "time_to_first_token_seconds_count");
+        let body = json!({"prompt": text(500, index), "max_tokens": 2, "ignore_eos": true});
+        let sent = world.send("/v1/completions", &body);
+        world.wait_until(|_| count(prompts) > index as f64);
+        assert_eq!(world.get("/health").ok()["status"], "ok");
+        let told = count(answers) < count(prompts);
+        assert_eq!(sent.response().status, 200);
+        told
+    });
+    assert!(told, "health waits for the engine");
+}
+
+#[test]
 fn keys_are_needed_where_there_are_keys() {
     let options = ServerOptions {
         api_keys: vec!["first".to_owned(), "second".to_owned()],

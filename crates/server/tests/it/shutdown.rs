@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inertiakv_server::{Server, ServerError, ServerOptions};
+use inertiakv_server::{Origins, Server, ServerError, ServerOptions};
 use serde_json::json;
 
 use crate::support::World;
@@ -68,4 +68,41 @@ fn a_taken_port_is_an_error_that_says_so() {
         Server::start(world.engine.clone(), options).err(),
         Some(ServerError::Zero("max_queue"))
     ));
+}
+
+#[test]
+fn options_that_would_let_nobody_in_are_errors() {
+    let world = World::new();
+    let refused = |options| Server::start(world.engine.clone(), options).err();
+    for key in ["", " ", "a\nb", "é", " a"] {
+        let options = ServerOptions {
+            api_keys: vec!["right".to_owned(), key.to_owned()],
+            ..ServerOptions::default()
+        };
+        assert!(matches!(refused(options), Some(ServerError::Key)), "{key:?}");
+    }
+    for wrong in [
+        "",
+        "example.org",
+        "https://example.org/",
+        "https://example.org/page",
+        "https://Example.org",
+        "x y",
+    ] {
+        let options = ServerOptions {
+            origins: Origins::These(vec!["http://localhost:3000".to_owned(), wrong.to_owned()]),
+            ..ServerOptions::default()
+        };
+        let error = refused(options).map(|error| error.to_string());
+        assert!(
+            error.is_some_and(|error| error.contains("is not an origin")),
+            "{wrong:?}"
+        );
+    }
+    let options = ServerOptions {
+        method: "tova:interval=64".parse().expect("a method"),
+        ..ServerOptions::default()
+    };
+    let error = refused(options).map(|error| error.to_string());
+    assert!(error.is_some_and(|error| error.contains("interval")));
 }
