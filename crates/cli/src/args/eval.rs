@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use inertiakv::policy::{Budget, Method};
 use inertiakv_eval::grid::Shard;
 use inertiakv_eval::load::{KvpressData, NeedleProfile};
@@ -282,7 +282,8 @@ pub(crate) struct MergeArguments {
 }
 
 #[derive(Debug, Args)]
-#[group(id = "format", required = true, multiple = true, args = ["parquet", "kvpress"])]
+#[group(skip)]
+#[command(group = ArgGroup::new("format").required(true).multiple(true).args(["parquet", "kvpress"]))]
 pub(crate) struct ExportArguments {
     /// The folder of results
     pub(crate) folder: PathBuf,

@@ -129,7 +129,8 @@ impl Run {
     /// Mean share of the prompt that was removed.
     fn ratio(rows: &[(Outcome, Row)]) -> f64 {
         let ratios: Vec<f64> = rows.iter().filter_map(|(_, row)| ratio(row)).collect();
-        ratios.iter().sum::<f64>() / ratios.len().max(1) as f64
+        // An empty sum would be minus zero.
+        ratios.iter().fold(0.0, |sum, ratio| sum + ratio) / ratios.len().max(1) as f64
     }
 
     /// The method without its budget, which the ratio says, in letters that file names may have.

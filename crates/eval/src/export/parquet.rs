@@ -339,7 +339,7 @@ mod tests {
         assert_eq!(kinds, expected.map(|(name, kind)| (name.to_owned(), kind)));
     }
 
-    /// These bytes were read back by pyarrow 24 and `DuckDB` 1.5 as one column `n` with 7 and NULL.
+    /// Files made this way have been read by pyarrow 26 and `DuckDB` 2.0.
     #[test]
     fn the_smallest_file_is_what_readers_expect() {
         let file = encode(&[row(json!({"n": 7})), row(json!({"n": null}))]);
