@@ -75,12 +75,16 @@ pub(crate) struct RulerArguments {
     pub(crate) seed: u64,
 
     /// Take these files instead: a folder of task folders with validation.jsonl, or of such folders by length
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["profile", "seed", "wording", "essays", "squad", "hotpotqa"], help_heading = "Files")]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["profile", "seed", "wording", "words", "essays", "squad", "hotpotqa"], help_heading = "Files")]
     pub(crate) files: Option<PathBuf>,
 
     /// Prompt texts of a checkout of RULER instead of ours
     #[arg(long, value_name = "FOLDER", help_heading = "Files")]
     pub(crate) wording: Option<PathBuf>,
+
+    /// Word lists instead of ours: nounlist.txt, adjectivelist.txt and verblist.txt of the Python package wonderwords
+    #[arg(long, value_name = "FOLDER", help_heading = "Files")]
+    pub(crate) words: Option<PathBuf>,
 
     /// A text as haystack instead of ours
     #[arg(long, value_name = "FILE", help_heading = "Files")]

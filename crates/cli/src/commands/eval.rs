@@ -86,7 +86,7 @@ fn ruler(arguments: &RulerArguments) -> Benchmark {
             lengths,
             profile: arguments.profile,
             wording: arguments.wording.clone(),
-            words: None,
+            words: arguments.words.clone(),
             essays: arguments.essays.clone(),
             squad: arguments.squad.clone(),
             hotpotqa: arguments.hotpotqa.clone(),

@@ -214,6 +214,14 @@ fn every_benchmark_runs_from_its_files() {
     );
     assert_eq!(examples_of(&run(&["longbench-v2", "data.json"], "b")), 1);
 
+    world.file("dureader.jsonl", QASPER.replace("Who?", "谁？"));
+    let jieba = Path::new(env!("CARGO_MANIFEST_DIR")).join("../eval/tests/golden/jieba");
+    let chinese = run(
+        &["longbench", "dureader.jsonl", "--chinese", jieba.to_str().unwrap()],
+        "b",
+    );
+    assert_eq!(examples_of(&chinese), 2);
+
     let needle = run(&["needle", "--lengths", "600,700", "--depths", "0,50,100"], "c");
     assert_eq!(examples_of(&needle), 6);
     world.file("essay.txt", "hello there in the ring of the other one. ".repeat(300));
@@ -280,6 +288,8 @@ fn what_a_benchmark_lacks_is_said_before_it_runs() {
     let chinese = QASPER.replace("qasper", "dureader");
     world.file("dureader.jsonl", chinese);
     world.file("grid.toml", "sample = 2\n[[examples]]\nbenchmark = \"ruler\"\n");
+    let rows = "[[examples]]\nbenchmark = \"file\"\npath = \"rows.jsonl\"\n";
+    world.file("twice.toml", rows.repeat(2));
     world.file("rows.jsonl", ROWS);
     for (arguments, code, words) in [
         (&["longbench", "empty"][..], 2, "qasper.jsonl"),
@@ -297,6 +307,7 @@ fn what_a_benchmark_lacks_is_said_before_it_runs() {
         (&["file", "rows.jsonl", "--tasks", "other"], 2, "known tasks: rows"),
         (&["file", "rows.jsonl", "--shard", "3/2"], 2, "2/4"),
         (&["grid", "grid.toml"], 2, "unknown field `sample`"),
+        (&["grid", "twice.toml"], 2, "occurs twice"),
         (&["grid", "nowhere.toml"], 1, "nowhere.toml"),
     ] {
         let output = world.eval(arguments, "results");
