@@ -112,7 +112,7 @@ pub(crate) struct RulerArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct LongBenchArguments {
-    /// A file such as qasper.jsonl or qasper_e.jsonl, or a folder of them
+    /// A file such as `qasper.jsonl` or `qasper_e.jsonl`, or a folder of them
     pub(crate) path: PathBuf,
 
     /// Tasks by their official names, with `_e` for LongBench-E [default: all files that are there]
@@ -292,8 +292,11 @@ pub(crate) struct ExportArguments {
     /// The folder of results
     pub(crate) folder: PathBuf,
 
-    /// One table with a row per example and method, for pandas or DuckDB
-    #[arg(long, value_name = "FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        help = "One table with a row per example and method, for pandas or DuckDB"
+    )]
     pub(crate) parquet: Option<PathBuf>,
 
     /// Folders as kvpress's evaluation makes them, each with predictions.csv, metrics.json and config.yaml

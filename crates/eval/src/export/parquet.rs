@@ -13,6 +13,8 @@ use crate::run::records;
 
 /// Rows that share a page; a page must stay below 2 GiB.
 const GROUP_ROWS: usize = 10_000;
+/// The encoding of levels: runs.
+const RLE: i32 = 3;
 
 /// Writes the records of a folder: one column per field of a record and of its report, `label_NAME` per label. Lists are JSON
 /// texts. Returns the number of rows.
@@ -151,7 +153,6 @@ fn push_chunk(file: &mut Vec<u8>, column: &Column, rows: &[Map<String, Value>]) 
     for value in values.iter().flatten() {
         column.kind.push(value, &mut page);
     }
-    const RLE: i32 = 3;
     let mut header = Thrift::default();
     header.int(1, 0); // a data page
     header.int(2, page.len() as i32);
@@ -202,7 +203,7 @@ fn footer(columns: &[Column], groups: &[(usize, Vec<Chunk>)]) -> Vec<u8> {
             meta.int(1, column.kind as i32);
             meta.list(2, Thrift::INT, 2);
             meta.zigzag(0); // plain
-            meta.zigzag(3); // levels as runs
+            meta.zigzag(i64::from(RLE));
             meta.list(3, Thrift::BINARY, 1);
             meta.bytes(column.name.as_bytes());
             meta.int(4, 0); // not compressed

@@ -412,9 +412,9 @@ fn shards_merge_into_what_one_run_gives() {
     let edit = |name: &str, change: &dyn Fn(&mut Value)| {
         let mut records = lines(&path("1of2"));
         change(&mut records[0]);
-        let text: String = records.iter().map(|record| format!("{record}\n")).collect();
+        let text: Vec<String> = records.iter().map(Value::to_string).collect();
         fs::create_dir_all(path(name)).unwrap();
-        fs::write(path(name).join("results.jsonl"), text).unwrap();
+        fs::write(path(name).join("results.jsonl"), text.join("\n") + "\n").unwrap();
     };
     edit("failed", &|record| {
         record["score"] = Value::Null;
