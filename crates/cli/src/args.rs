@@ -13,7 +13,10 @@ use inertiakv::{KvType, catalog};
 
 use crate::settings;
 
-pub(crate) use eval::{EvalArguments, EvalCommand, EvalRunArguments, RulerArguments};
+pub(crate) use eval::{
+    EvalArguments, EvalCommand, EvalRunArguments, EvalShowArguments, ExportArguments, GridArguments, MergeArguments,
+    PaceArguments, RulerArguments,
+};
 pub(crate) use scorers::{CorrelateArguments, TrainScorerArguments};
 pub(crate) use serve::ServeArguments;
 

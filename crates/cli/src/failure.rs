@@ -24,9 +24,18 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 
 /// Whether the user is to blame for how the command was called.
 pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .any(|cause| cause.is::<UsageError>() || engine_error(cause).is_some_and(is_wrong_option))
+    error.chain().any(|cause| {
+        cause.is::<UsageError>() || is_wrong_setting(cause) || engine_error(cause).is_some_and(is_wrong_option)
+    })
+}
+
+/// What was asked for cannot be, which only the evaluation sees.
+fn is_wrong_setting(cause: &(dyn std::error::Error + 'static)) -> bool {
+    use EvalError::{NoChineseWords, NoQuestions, Setting, UnknownTask};
+    matches!(
+        cause.downcast_ref(),
+        Some(Setting(_) | UnknownTask { .. } | NoQuestions { .. } | NoChineseWords { .. })
+    )
 }
 
 /// The engine's error, where the cause is one or says what one says.

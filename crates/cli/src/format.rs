@@ -37,6 +37,15 @@ pub(crate) fn counted(number: usize, noun: &str) -> String {
     }
 }
 
+/// Seconds for people: `45 s`, `12 min`, `3.5 h`.
+pub(crate) fn duration(seconds: f64) -> String {
+    match seconds {
+        ..90.0 => format!("{seconds:.0} s"),
+        ..5400.0 => format!("{:.0} min", seconds / 60.0),
+        _ => format!("{:.1} h", seconds / 3600.0),
+    }
+}
+
 /// A rate: `123 tok/s`, `1.2 tok/s`.
 pub(crate) fn rate(tokens_per_second: f64) -> String {
     format!("{} tok/s", speed(tokens_per_second))
@@ -55,7 +64,7 @@ pub(crate) fn percent(share: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{count, counted, mebibytes, megabytes, percent, rate};
+    use super::{count, counted, duration, mebibytes, megabytes, percent, rate};
 
     #[test]
     fn numbers_read_well() {
@@ -69,6 +78,7 @@ mod tests {
         assert_eq!(mebibytes(1 << 20), "1.00 MiB");
         assert_eq!(mebibytes(150 << 20), "150.0 MiB");
         assert_eq!(megabytes(98_362_432), "98 MB");
+        assert_eq!([4.2, 720.0, 12_600.0].map(duration), ["4 s", "12 min", "3.5 h"]);
         assert_eq!(rate(12.34), "12.3 tok/s");
         assert_eq!(rate(123.4), "123 tok/s");
         assert_eq!(percent(0.125), "12.5 %");

@@ -1,7 +1,10 @@
 //! What does that mean? Values of arguments, and arguments together, as plain settings.
 
-use inertiakv::policy::{Budget, Method, Ratio};
+use inertiakv::policy::Method;
 use inertiakv::{EngineOptions, GenerateOptions, Sampling, catalog};
+pub(crate) use inertiakv_eval::grid::kept as budget;
+use serde::de::value::StrDeserializer;
+use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use crate::args::{BudgetArguments, ContextArguments, GenerationArguments, ModelArguments, SamplingArguments};
 use crate::failure::usage;
@@ -35,21 +38,10 @@ pub(crate) fn window(text: &str) -> Result<usize, String> {
     }
 }
 
-/// `10%` keeps a tenth of the prompt's entries, `512` keeps 512 entries.
-pub(crate) fn budget(text: &str) -> Result<Budget, String> {
-    let explain = || "write `10%` to keep a tenth of the prompt's entries, or `512` to keep 512 entries".to_owned();
-    let Some(percentage) = text.strip_suffix('%') else {
-        return match text.parse::<usize>() {
-            Ok(entries) if entries > 0 => Ok(Budget::Tokens(entries)),
-            _ => Err(explain()),
-        };
-    };
-    let kept = percentage_to_ratio(percentage.trim()).ok_or_else(explain)?;
-    let left = complement(kept).ok_or_else(explain)?;
-    if left.is_one() {
-        return Err("0% would keep nothing; keep more".to_owned());
-    }
-    Ok(Budget::Ratio(left))
+/// One of the names that a library's choice goes by in files.
+pub(crate) fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+    let from: StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+    T::deserialize(from).map_err(|error| error.to_string())
 }
 
 /// `512MiB` as bytes; a plain number is bytes.
@@ -68,23 +60,6 @@ pub(crate) fn memory(text: &str) -> Result<usize, String> {
     };
     let number: usize = number.parse().map_err(|_| explain())?;
     number.checked_mul(1 << shift).ok_or_else(explain)
-}
-
-/// `12.5` as the fraction 0.125, exactly.
-fn percentage_to_ratio(text: &str) -> Option<Ratio> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = format!("{whole}{fraction}");
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    Ratio::new(digits.parse().ok()?, u32::try_from(fraction.len()).ok()? + 2).ok()
-}
-
-/// One minus the ratio, exactly: through its decimal digits.
-fn complement(ratio: Ratio) -> Option<Ratio> {
-    const PLACES: u32 = 12;
-    let unit = 10_usize.pow(PLACES);
-    Ratio::new(ratio.rest_of(unit) as u64, PLACES).ok()
 }
 
 /// How to open the engine.
@@ -155,26 +130,10 @@ pub(crate) fn answers(arguments: &SamplingArguments) -> anyhow::Result<GenerateO
 
 #[cfg(test)]
 mod tests {
-    use super::{at_least_one, budget, memory, method, methods};
+    use super::{at_least_one, memory, method, methods, named};
     use crate::args::BudgetArguments;
     use inertiakv::policy::{Budget, Method};
-
-    fn ratio(text: &str) -> Budget {
-        Budget::Ratio(text.parse().unwrap())
-    }
-
-    #[test]
-    fn budgets_say_what_stays() {
-        assert_eq!(budget("10%"), Ok(ratio("0.9")));
-        assert_eq!(budget("12.5%"), Ok(ratio("0.875")));
-        assert_eq!(budget("0.1 %"), Ok(ratio("0.999")));
-        assert_eq!(budget("100%"), Ok(ratio("0")));
-        assert_eq!(budget("512"), Ok(Budget::Tokens(512)));
-        for wrong in ["", "0", "0%", "0.1", "101%", "-5", "%", "ten", "1e3", "5.%%"] {
-            assert!(budget(wrong).is_err(), "{wrong} was accepted");
-        }
-        assert!(budget("0.1").unwrap_err().contains("10%"));
-    }
+    use inertiakv_eval::metrics::ScoringProfile;
 
     #[test]
     fn sizes_have_units() {
@@ -185,6 +144,12 @@ mod tests {
         for wrong in ["", "MiB", "1.5GiB", "-1", "4TB", "99999999999999GiB"] {
             assert!(memory(wrong).is_err(), "{wrong} was accepted");
         }
+    }
+
+    #[test]
+    fn names_are_those_of_files() {
+        assert_eq!(named("kvpress"), Ok(ScoringProfile::Kvpress));
+        assert!(named::<ScoringProfile>("x").unwrap_err().contains("official"));
     }
 
     #[test]

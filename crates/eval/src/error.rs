@@ -67,6 +67,29 @@ pub enum EvalError {
         /// Why.
         reason: String,
     },
+    /// Two folders of results disagree.
+    #[error(
+        "`{id}` under `{method}` has one answer in {} and another in {}, with the same key; one of the two comes from another \
+         build or machine, so leave one out", first.display(), second.display()
+    )]
+    Conflict {
+        /// The example.
+        id: String,
+        /// The method.
+        method: String,
+        /// One folder.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// A file of an export cannot be written.
+    #[error("{} cannot be written: {source}; choose another place", path.display())]
+    Unwritable {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
     /// An example's references do not fit its metric.
     #[error("the answer cannot be scored with {metric:?}: {what}; correct the example's references")]
     Reference {
@@ -170,6 +193,9 @@ pub enum EvalError {
         /// The task.
         task: String,
     },
+    /// What was asked for cannot be done, or contradicts itself.
+    #[error("{0}")]
+    Setting(String),
     /// A grid of lengths and depths that cannot be filled.
     #[error("the needle grid cannot be filled: {0}")]
     Grid(String),

@@ -1,6 +1,6 @@
 //! What does eviction cost in quality?
 //!
-//! Benchmarks (generated or read from files), their metrics to the last digit, and paired statistics; [`run`] runs many
+//! Benchmarks (generated or read from files; [`grid`] says which), their metrics to the last digit, and paired statistics; [`run`] runs many
 //! methods over one prefill per example and keeps what comes out.
 
 #![forbid(unsafe_code)]
@@ -8,7 +8,9 @@
 mod dice;
 mod error;
 mod example;
+pub mod export;
 mod file;
+pub mod grid;
 pub mod load;
 pub mod metrics;
 mod python;

@@ -14,8 +14,8 @@ pub use similarity::LineSimilarity;
 
 use serde::{Deserialize, Serialize};
 
-use crate::EvalError;
 use crate::python;
+use crate::{EvalError, Example};
 
 /// How one answer is compared with its references; the score lies in [0, 1].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -114,6 +114,20 @@ impl Scorer<'_> {
         references.iter().try_fold(0.0, |best: f64, reference| {
             Ok(best.max(self.against(scoring, &answer, reference)?))
         })
+    }
+
+    /// Refuses before a long run what could not be scored after it.
+    ///
+    /// # Errors
+    ///
+    /// An example's task is Chinese, and there are no [`ChineseWords`].
+    pub fn check(&self, examples: &[Example]) -> Result<(), EvalError> {
+        for example in examples {
+            if let Err(error @ EvalError::NoChineseWords { .. }) = self.score(&example.scoring, "", &example.answers) {
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     fn against(&self, scoring: &Scoring, answer: &str, reference: &str) -> Result<f64, EvalError> {

@@ -1,25 +1,47 @@
 //! How are many methods run over one prefill per example?
 //!
 //! The unit is an example under a method. For each example the context is prefilled once; every method then goes on from
-//! a fork of that cache, so that a decode-time method costs its own steps only, and all comparisons are paired. A method
-//! that compresses the prompt while it runs needs a prefill of its own.
+//! a fork of that cache, so that a decode-time method costs its own steps only, and all comparisons are paired. The forks
+//! step together, so that the weights are read once for all of them. A method that compresses the prompt while it runs
+//! needs a prefill of its own.
 
+mod answer;
+mod estimate;
+mod merge;
+mod plan;
 mod prompt;
 mod results;
 mod summary;
 
+pub use estimate::{Estimate, Probe};
+pub use merge::{Merged, merge};
+pub use plan::{Open, Plan};
+pub(crate) use results::records;
 pub use results::{Outcome, Outcomes, Record, Results};
-pub use summary::{MethodSummary, summarise};
+pub use summary::{MethodSummary, anatomies, summarise};
 
 use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use inertiakv::catalog::hexadecimal;
-use inertiakv::{Engine, GenerateOptions, Generation, LearnedScorer, Method, RunReport, Session, policy};
-use sha2::{Digest, Sha256};
+use inertiakv::{Engine, Method, Session};
 
 use crate::metrics::Scorer;
 use crate::{EvalError, Example};
+use answer::{Answered, Answering};
 use prompt::Prompt;
+
+/// How units are run and scored. None of it changes a token.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RunOptions<'a> {
+    /// What scoring needs.
+    pub scorer: Scorer<'a>,
+    /// One method answers after the other, each by itself. That takes longer, but the decode figures of a record are then
+    /// the method's own and not those of a step shared with others.
+    pub apart: bool,
+}
+
+/// Most methods that step together: all of them hold a cache meanwhile.
+pub const MOST_TOGETHER: usize = 16;
 
 /// Where a run is.
 #[derive(Debug, Clone, Copy)]
@@ -28,111 +50,67 @@ pub struct RunProgress<'a> {
     pub done: usize,
     /// Units in all.
     pub total: usize,
+    /// The share of this run's work that is done, by the length of the examples; from 0 to 1.
+    pub share: f64,
     /// The example under way.
     pub example: &'a str,
 }
 
-/// Runs every example under every method and adds what is not there yet to the results; returns the keys of all these
-/// units.
+/// Runs what a plan has open and adds it to the results.
 ///
-/// What goes wrong in a unit is recorded, and the next one begins. So is a method that should evict and evicted nothing
-/// although the context exceeds its budget: its scores would be those of the full cache.
+/// What goes wrong in a unit is recorded, a panic too, and the next one begins. So is a method that should evict and
+/// evicted nothing although the context exceeds its budget: its scores would be those of the full cache.
 ///
 /// # Errors
 ///
-/// The model cannot run a method, the results cannot be written, or `progress`, which is asked between chunks and tokens,
-/// breaks ([`inertiakv::Error::Cancelled`]).
+/// The results cannot be written, or `progress`, which is asked between chunks and tokens, breaks
+/// ([`inertiakv::Error::Cancelled`]).
 pub fn run(
     engine: &Engine,
-    examples: &[Example],
-    methods: &[Method],
-    scorer: &Scorer<'_>,
+    plan: &Plan<'_>,
+    options: &RunOptions<'_>,
     results: &mut Results,
     progress: &mut dyn FnMut(RunProgress<'_>) -> ControlFlow<()>,
-) -> Result<Vec<String>, EvalError> {
-    for method in methods {
-        engine.check_method(method)?;
-    }
+) -> Result<(), EvalError> {
     let mut run = Run {
         engine,
-        scorer,
+        options,
         progress,
-        done: 0,
-        total: examples.len() * methods.len(),
+        done: plan.done(),
+        total: plan.units(),
+        work: 0.0,
+        all_work: plan.work(),
     };
-    let mut keys = Vec::with_capacity(run.total);
-    for example in examples {
-        let mut open = Vec::new();
-        for method in methods {
-            let key = key(engine, method, example);
-            keys.push(key.clone());
-            if results.has(&key) {
-                run.done += 1;
-            } else {
-                open.push((method, key));
-            }
-        }
-        if run.flow(example).is_break() {
-            return Err(inertiakv::Error::Cancelled.into());
-        }
-        if open.is_empty() {
-            continue;
-        }
-        let prefilled = recorded(run.prefill(example, &open))?;
-        for (method, key) in open {
-            let scored = match &prefilled {
-                Ok((base, prompt)) => recorded(run.answer(base, prompt, method, example))?,
-                Err(reason) => Err(reason.clone()),
-            };
-            results.push(&record(key, engine, method, example, scored))?;
-            run.done += 1;
-        }
+    for open in plan.open() {
+        run.example(open, results)?;
     }
-    Ok(keys)
-}
-
-/// What identifies a unit: everything that its answer depends on. The number of threads is not among it.
-fn key(engine: &Engine, method: &Method, example: &Example) -> String {
-    let rules = method.prefill.iter().chain([&method.decode]);
-    let is_learned = rules
-        .into_iter()
-        .any(|rule| rule.policy.scorer == policy::Scorer::Learned);
-    let unit = serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "model": engine.name(),
-        "fingerprint": engine.info().fingerprint,
-        "kv_type": engine.kv_pool().config().kv_type.to_string(),
-        "context": engine.context(),
-        "scorer": engine.scorer().filter(|_| is_learned).map(LearnedScorer::training),
-        "method": method.to_string(),
-        "example": example,
-    });
-    hexadecimal(&Sha256::digest(unit.to_string())[..16])
+    Ok(())
 }
 
 /// A failure is recorded, but a cancelled unit has not failed.
-fn recorded<T>(result: Result<T, EvalError>) -> Result<Result<T, String>, EvalError> {
-    match result {
-        Err(EvalError::Engine(inertiakv::Error::Cancelled)) => Err(inertiakv::Error::Cancelled.into()),
-        result => Ok(result.map_err(|error| error.to_string())),
+fn recorded<T>(attempt: impl FnOnce() -> Result<T, EvalError>) -> Result<Result<T, String>, EvalError> {
+    // Whatever the attempt had in hands is dropped with it.
+    match catch_unwind(AssertUnwindSafe(attempt)) {
+        Ok(Err(EvalError::Engine(inertiakv::Error::Cancelled))) => Err(inertiakv::Error::Cancelled.into()),
+        Ok(result) => Ok(result.map_err(|error| error.to_string())),
+        Err(panic) => {
+            let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+            let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+            Ok(Err(format!("panicked: {}", text.unwrap_or_default())))
+        }
     }
 }
 
 /// A run under way.
 struct Run<'a> {
     engine: &'a Engine,
-    scorer: &'a Scorer<'a>,
+    options: &'a RunOptions<'a>,
     progress: &'a mut dyn FnMut(RunProgress<'_>) -> ControlFlow<()>,
     done: usize,
     total: usize,
-}
-
-/// What a unit gave.
-struct Answered {
-    generation: Generation,
-    report: RunReport,
-    question_tokens: usize,
-    score: f64,
+    /// Work done and in all, as [`Open::work`] counts.
+    work: f64,
+    all_work: f64,
 }
 
 impl Run<'_> {
@@ -140,78 +118,92 @@ impl Run<'_> {
         (self.progress)(RunProgress {
             done: self.done,
             total: self.total,
+            share: self.work / self.all_work.max(1.0),
             example: &example.id,
         })
     }
 
+    /// What is open of one example.
+    fn example(&mut self, open: &Open<'_>, results: &mut Results) -> Result<(), EvalError> {
+        let example = open.example;
+        if self.flow(example).is_break() {
+            return Err(inertiakv::Error::Cancelled.into());
+        }
+        let prefilled = recorded(|| self.prefill(open))?;
+        let together = if self.options.apart { 1 } else { MOST_TOGETHER };
+        for group in open.methods.chunks(together) {
+            let scored = match &prefilled {
+                Ok((base, prompt)) => self.answers(base, prompt, group, example)?,
+                Err(reason) => group.iter().map(|_| Err(reason.clone())).collect(),
+            };
+            for ((method, key), scored) in group.iter().zip(scored) {
+                results.push(&record(key.clone(), self.engine, method, example, scored))?;
+            }
+            self.done += group.len();
+            self.work += open.work() * group.len() as f64 / open.methods.len() as f64;
+        }
+        Ok(())
+    }
+
     /// The session that methods are forked from; it has read nothing if each of them reads for itself.
-    fn prefill(&mut self, example: &Example, open: &[(&Method, String)]) -> Result<(Session, Prompt), EvalError> {
-        let prompt = Prompt::new(self.engine, example, self.engine.context())?;
+    fn prefill(&mut self, open: &Open<'_>) -> Result<(Session, Prompt), EvalError> {
+        let prompt = Prompt::new(self.engine, open.example, self.engine.context())?;
         let mut base = self.engine.session(&Method::full())?;
-        let methods = open.iter().map(|(method, _)| *method);
+        let methods = open.methods.iter().map(|(method, _)| *method);
         base.remember_for(methods.clone())?;
         if !methods.clone().all(Method::needs_own_prefill) {
-            base.prefill(&prompt.context, &mut |_, _| self.flow(example))?;
+            base.prefill(&prompt.context, &mut |_, _| self.flow(open.example))?;
         }
         Ok((base, prompt))
     }
 
-    fn answer(
+    /// What each method of a group answers, or why it failed. Where a step of all fails, each is tried alone, so that the
+    /// others have their answer.
+    fn answers(
         &mut self,
         base: &Session,
         prompt: &Prompt,
-        method: &Method,
+        group: &[(&Method, String)],
         example: &Example,
-    ) -> Result<Answered, EvalError> {
-        let mut session = base.fork_or_prefill(method, &prompt.context, &mut |_, _| self.flow(example))?;
-        session.step_watched(&prompt.question, &mut |_, _| self.flow(example))?;
-        let options = GenerateOptions {
-            max_tokens: example.max_new_tokens,
-            ..GenerateOptions::default()
-        };
-        let (mut tokens, mut is_cancelled) = (0, false);
-        let generation = session.generate(&options, &mut |piece| {
-            tokens += 1;
-            is_cancelled = self.flow(example).is_break();
-            if is_cancelled || example.stop_at_newline && tokens > 1 && piece.contains('\n') {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        })?;
-        if is_cancelled {
-            return Err(inertiakv::Error::Cancelled.into());
+    ) -> Result<Vec<Result<Answered, String>>, EvalError> {
+        let mut forked = Vec::with_capacity(group.len());
+        for (method, _) in group {
+            forked.push(recorded(|| {
+                let session = base.fork_or_prefill(method, &prompt.context, &mut |_, _| self.flow(example))?;
+                Answering::new(session, example)
+            })?);
         }
-        let report = session.report();
-        check_evictions(method, &report)?;
-        Ok(Answered {
-            score: self
-                .scorer
-                .score(&example.scoring, &generation.text, &example.answers)?,
-            generation,
-            report,
-            question_tokens: prompt.question.len(),
-        })
-    }
-}
-
-/// A method that had to evict and did not would be scored as `full`.
-fn check_evictions(method: &Method, report: &RunReport) -> Result<(), EvalError> {
-    let Some(budget) = report.budget else { return Ok(()) };
-    let decode = &method.decode.policy;
-    let most = if decode.evicts() {
-        budget.saturating_add(decode.interval - 1)
-    } else {
-        budget
-    };
-    if report.prompt_tokens > most && report.evictions + report.masked == 0 {
-        return Err(EvalError::NoEviction {
-            method: method.to_string(),
-            entries: report.prompt_tokens,
-            budget,
+        let mut answering: Vec<&mut Answering> = forked.iter_mut().filter_map(|fork| fork.as_mut().ok()).collect();
+        let stepped = match answering.len() {
+            0 => Ok(()),
+            _ => recorded(|| answer::together(&mut answering, prompt, example, &mut || self.flow(example)))?,
+        };
+        if stepped.is_err() && group.len() > 1 {
+            drop(forked);
+            let mut alone = Vec::with_capacity(group.len());
+            for one in group.chunks(1) {
+                alone.extend(self.answers(base, prompt, one, example)?);
+            }
+            return Ok(alone);
+        }
+        let together = answering.len();
+        let scored = forked.into_iter().map(|fork| {
+            stepped.clone()?;
+            let answered = fork?.finish(together, prompt.question.len())?;
+            Ok(answered)
         });
+        let scored: Vec<Result<_, String>> = scored.collect();
+        let score = |answered: Result<Answered, String>| -> Result<Answered, String> {
+            let mut answered = answered?;
+            answered.score = self
+                .options
+                .scorer
+                .score(&example.scoring, &answered.text, &example.answers)
+                .map_err(|error| error.to_string())?;
+            Ok(answered)
+        };
+        Ok(scored.into_iter().map(score).collect())
     }
-    Ok(())
 }
 
 fn record(
@@ -231,23 +223,24 @@ fn record(
         score,
         error,
     };
-    let answers = example.answers.clone();
-    match scored {
-        Ok(answered) => Record {
-            outcome: outcome(Some(answered.score), None),
-            prediction: answered.generation.text,
-            answers,
-            question_tokens: answered.question_tokens,
-            tokens: answered.generation.tokens.len(),
-            report: Some(answered.report),
-        },
-        Err(error) => Record {
-            outcome: outcome(None, Some(error)),
-            prediction: String::new(),
-            answers,
-            question_tokens: 0,
-            tokens: 0,
-            report: None,
-        },
+    let (answered, error) = match scored {
+        Ok(answered) => (Some(answered), None),
+        Err(error) => (None, Some(error)),
+    };
+    let count = |of: fn(&Answered) -> usize| answered.as_ref().map_or(0, of);
+    Record {
+        outcome: outcome(answered.as_ref().map(|answered| answered.score), error),
+        answers: example.answers.clone(),
+        question: example.question.clone(),
+        answer_prefix: example.answer_prefix.clone(),
+        max_new_tokens: example.max_new_tokens,
+        question_tokens: count(|answered| answered.question_tokens),
+        tokens: count(|answered| answered.tokens),
+        together: count(|answered| answered.together),
+        prediction: answered
+            .as_ref()
+            .map(|answered| answered.text.clone())
+            .unwrap_or_default(),
+        report: answered.map(|answered| answered.report),
     }
 }

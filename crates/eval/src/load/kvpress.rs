@@ -13,15 +13,18 @@ use crate::ruler::RulerTask;
 use crate::{Chat, EvalError, Example, Truncation};
 
 /// Which benchmark the rows are of: the columns are nearly the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum KvpressData {
     /// 13 tasks; rows are identified by task and line.
     Ruler,
     /// 16 tasks, scored by kvpress's rules.
     LongBench,
     /// 13 tasks in three bins of length, scored by the official rules, as kvpress does.
+    #[serde(rename = "longbench-e")]
     LongBenchE,
     /// Multiple choice.
+    #[serde(rename = "longbench-v2")]
     LongBenchV2,
 }
 
@@ -61,7 +64,12 @@ pub fn kvpress_rows(path: &Path, data: KvpressData) -> Result<Vec<Example>, Eval
         let scoring = data
             .scoring(&task, row.all_classes.unwrap_or_default())
             .map_err(|error| bad(error.to_string()))?;
-        let column = |name: &str| Some((name.to_owned(), label(row.others.get(name)?)?));
+        // LongBench's column counts words; results are grouped by the label `length`.
+        let column = |name: &str| {
+            let value = row.others.get(name)?;
+            let name = if value.is_number() { "words" } else { name };
+            Some((name.to_owned(), label(value)?))
+        };
         examples.push((
             line,
             Example {

@@ -181,7 +181,7 @@ impl LongBench {
                     if self.config.is_some() { "official" } else { "own" }.to_owned(),
                 ),
             ]);
-            labels.extend(row.length.map(|length| ("length".to_owned(), length.to_string())));
+            labels.extend(row.length.map(|length| ("words".to_owned(), length.to_string())));
             labels.extend(
                 row.length
                     .filter(|_| is_e)

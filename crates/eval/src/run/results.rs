@@ -10,6 +10,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use inertiakv::RunReport;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::EvalError;
@@ -24,10 +25,19 @@ pub struct Record {
     pub prediction: String,
     /// What it is compared with.
     pub answers: Vec<String>,
+    /// What was asked, without the context.
+    pub question: String,
+    /// How the answer was begun.
+    pub answer_prefix: String,
+    /// Most tokens of the answer.
+    pub max_new_tokens: usize,
     /// Tokens of the question, which is the first step.
     pub question_tokens: usize,
     /// Tokens generated.
     pub tokens: usize,
+    /// Methods that answered in the same steps. Where there are several, the decode figures of the report are those of the
+    /// shared steps, which is what all of them cost.
+    pub together: usize,
     /// What the run cost; `None` where the unit failed.
     pub report: Option<RunReport>,
 }
@@ -76,11 +86,7 @@ impl Outcomes {
     /// There are no results, they cannot be read, or a line is no record.
     pub fn read(folder: &Path) -> Result<Self, EvalError> {
         let path = file_in(folder);
-        let text = fs::read(&path).map_err(|source| EvalError::Results {
-            path: path.clone(),
-            source,
-        })?;
-        Self::of(&path, whole_lines(&text))
+        Self::of(&path, &read_lines(&path)?)
     }
 
     fn of(path: &Path, text: &[u8]) -> Result<Self, EvalError> {
@@ -111,6 +117,12 @@ impl Outcomes {
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Outcome> {
         self.place.get(key).map(|&place| &self.all[place])
+    }
+
+    /// Whether a unit has been run without failing.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.get(key).is_some_and(|outcome| outcome.error.is_none())
     }
 
     /// All of them.
@@ -151,12 +163,6 @@ impl Results {
         Ok(Self { path, file, outcomes })
     }
 
-    /// Whether a unit has been run without failing.
-    #[must_use]
-    pub fn has(&self, key: &str) -> bool {
-        self.outcomes.get(key).is_some_and(|outcome| outcome.error.is_none())
-    }
-
     /// What is there.
     #[must_use]
     pub fn outcomes(&self) -> &Outcomes {
@@ -169,6 +175,11 @@ impl Results {
     ///
     /// The file cannot be written.
     pub fn push(&mut self, record: &Record) -> Result<(), EvalError> {
+        self.push_value(&record.outcome, record)
+    }
+
+    /// Adds what holds this outcome.
+    pub(super) fn push_value(&mut self, outcome: &Outcome, record: &impl Serialize) -> Result<(), EvalError> {
         let failed = |source| EvalError::Results {
             path: self.path.clone(),
             source,
@@ -176,9 +187,44 @@ impl Results {
         let mut line = serde_json::to_vec(record).map_err(|error| failed(error.into()))?;
         line.push(b'\n');
         self.file.write_all(&line).map_err(failed)?;
-        self.outcomes.insert(record.outcome.clone());
+        self.outcomes.insert(outcome.clone());
         Ok(())
     }
+}
+
+/// The latest record of every unit in a folder as it stands there, in the order of the file.
+pub(crate) fn records<T: DeserializeOwned>(folder: &Path) -> Result<Vec<(Outcome, T)>, EvalError> {
+    let path = file_in(folder);
+    let text = read_lines(&path)?;
+    let outcomes = Outcomes::of(&path, &text)?;
+    let mut latest: Vec<Option<T>> = outcomes.all.iter().map(|_| None).collect();
+    for (line, text) in (1..).zip(text.split(|&byte| byte == b'\n')) {
+        if text.is_empty() {
+            continue;
+        }
+        let bad = |source: serde_json::Error| EvalError::NotARecord {
+            path: path.clone(),
+            line,
+            reason: source.to_string(),
+        };
+        let outcome: Outcome = serde_json::from_slice(text).map_err(bad)?;
+        latest[outcomes.place[&outcome.key]] = Some(serde_json::from_slice(text).map_err(bad)?);
+    }
+    Ok(outcomes
+        .all
+        .into_iter()
+        .zip(latest)
+        .filter_map(|(outcome, record)| Some((outcome, record?)))
+        .collect())
+}
+
+fn read_lines(path: &Path) -> Result<Vec<u8>, EvalError> {
+    let mut text = fs::read(path).map_err(|source| EvalError::Results {
+        path: path.to_owned(),
+        source,
+    })?;
+    text.truncate(whole_lines(&text).len());
+    Ok(text)
 }
 
 fn file_in(folder: &Path) -> PathBuf {

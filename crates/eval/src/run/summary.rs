@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::results::Outcome;
 use crate::EvalError;
-use crate::statistics::{Bootstrap, Interval, Outcomes, Unit, differences};
+use crate::statistics::{Anatomy, Bootstrap, Interval, Outcomes, TTest, Unit, differences, holm, refuse_nan};
 
 /// One method over all tasks.
 #[derive(Debug, Clone, Serialize)]
@@ -24,6 +24,13 @@ pub struct MethodSummary {
     /// Difference to the reference in points, with its paired bootstrap interval over examples within tasks; `None` for
     /// the reference.
     pub difference: Option<Interval>,
+    /// The same of every task alone.
+    pub task_differences: BTreeMap<String, Interval>,
+    /// A paired t-test over all examples, in which every example counts the same; `None` for the reference, and for fewer
+    /// than two examples. Scores are bounded and often tied, so trust the interval first.
+    pub t_test: Option<TTest>,
+    /// Its probability adjusted for the number of methods that are compared with the reference (Holm).
+    pub p_holm: Option<f64>,
     /// Examples that are better, the same and worse than with the reference.
     pub outcomes: Option<Outcomes>,
 }
@@ -40,12 +47,62 @@ pub fn summarise<'a>(
     methods: &[String],
     bootstrap: &Bootstrap,
 ) -> Result<Vec<MethodSummary>, EvalError> {
-    // Per task and method, the score of every example.
-    let mut scores: BTreeMap<String, BTreeMap<&str, BTreeMap<String, Option<f64>>>> = BTreeMap::new();
+    let scores = common_scores(outcomes, methods);
+    let summaries = methods
+        .iter()
+        .map(|method| summary_of(method, &scores, &methods[0], bootstrap));
+    let mut summaries = summaries.collect::<Result<Vec<_>, _>>()?;
+    let tests = summaries.iter().filter_map(|summary| summary.t_test);
+    let adjusted = holm(&tests.map(|test| test.p).collect::<Vec<_>>());
+    let tested = summaries.iter_mut().filter(|summary| summary.t_test.is_some());
+    for (summary, p) in tested.zip(adjusted) {
+        summary.p_holm = Some(p);
+    }
+    Ok(summaries)
+}
+
+/// How examples respond to several rules, the least smoothing first, over the examples that all of them have run: by task,
+/// and over `all`. A failed example counts 0.
+///
+/// # Errors
+///
+/// A score is NaN.
+pub fn anatomies<'a>(
+    outcomes: impl IntoIterator<Item = &'a Outcome>,
+    rules: &[String],
+) -> Result<BTreeMap<String, Anatomy>, EvalError> {
+    let mut all: Vec<Vec<f64>> = rules.iter().map(|_| Vec::new()).collect();
+    let mut anatomies = BTreeMap::new();
+    for (task, of_methods) in &common_scores(outcomes, rules) {
+        let scores = |rule: &String| {
+            of_methods[rule.as_str()]
+                .values()
+                .map(|score| score.unwrap_or(0.0))
+                .collect()
+        };
+        let of_task: Vec<Vec<f64>> = rules.iter().map(scores).collect();
+        for (all, own) in all.iter_mut().zip(&of_task) {
+            refuse_nan(own)?;
+            all.extend(own);
+        }
+        anatomies.insert(task.clone(), anatomy(&of_task));
+    }
+    anatomies.insert("all".to_owned(), anatomy(&all));
+    Ok(anatomies)
+}
+
+fn anatomy(rules: &[Vec<f64>]) -> Anatomy {
+    Anatomy::of(&rules.iter().map(Vec::as_slice).collect::<Vec<_>>())
+}
+
+/// Per task and method the score of every example, of examples that all methods have run.
+fn common_scores<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, methods: &[String]) -> Scores<'a> {
+    let mut scores: Scores<'_> = BTreeMap::new();
     for outcome in outcomes {
         if methods.contains(&outcome.method) {
-            let task = match outcome.labels.get("length") {
-                Some(length) => format!("{} {length}", outcome.task),
+            let group = outcome.labels.get("length").or_else(|| outcome.labels.get("bin"));
+            let task = match group {
+                Some(group) => format!("{} {group}", outcome.task),
                 None => outcome.task.clone(),
             };
             let of_method = scores.entry(task).or_default().entry(&outcome.method).or_default();
@@ -69,10 +126,7 @@ pub fn summarise<'a>(
         }
     }
     scores.retain(|_, of_methods| of_methods.values().any(|s| !s.is_empty()));
-    methods
-        .iter()
-        .map(|method| summary_of(method, &scores, &methods[0], bootstrap))
-        .collect()
+    scores
 }
 
 type Scores<'a> = BTreeMap<String, BTreeMap<&'a str, BTreeMap<String, Option<f64>>>>;
@@ -87,6 +141,8 @@ fn summary_of(
     let (mut examples, mut failed) = (0, 0);
     let mut units = Vec::new();
     let mut all = Vec::new();
+    let mut task_differences = BTreeMap::new();
+    let is_reference = method == reference;
     for (task, of_methods) in scores {
         let own = &of_methods[method];
         let sum: f64 = own.values().map(|score| score.unwrap_or(0.0)).sum();
@@ -101,8 +157,10 @@ fn summary_of(
                 .collect::<Vec<_>>(),
         );
         all.extend(paired);
+        if !is_reference && let Some(interval) = bootstrap.interval(&units[units.len() - 1..])? {
+            task_differences.insert(task.clone(), interval);
+        }
     }
-    let is_reference = method == reference;
     Ok(MethodSummary {
         method: method.to_owned(),
         mean: (!tasks.is_empty()).then(|| tasks.values().sum::<f64>() / tasks.len() as f64),
@@ -114,6 +172,9 @@ fn summary_of(
         } else {
             bootstrap.interval(&units)?
         },
+        task_differences,
+        t_test: if is_reference { None } else { TTest::of(&all)? },
+        p_holm: None,
         outcomes: (!is_reference).then(|| Outcomes::of(&all)),
     })
 }

@@ -70,7 +70,7 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-pub(super) fn refuse_nan(values: &[f64]) -> Result<(), EvalError> {
+pub(crate) fn refuse_nan(values: &[f64]) -> Result<(), EvalError> {
     match values.iter().position(|value| value.is_nan()) {
         Some(index) => Err(EvalError::NotANumber { index }),
         None => Ok(()),

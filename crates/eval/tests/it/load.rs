@@ -142,7 +142,7 @@ fn kvpress_rows_say_what_they_are_scored_by() {
         (
             example.id.as_str(),
             example.scoring.first_line,
-            example.labels["length"].as_str()
+            example.labels["words"].as_str()
         ),
         ("7f", true, "3000")
     );

@@ -8,8 +8,10 @@ use std::path::Path;
 
 use inertiakv::testing::TinyModel;
 use inertiakv::{Engine, EngineOptions, Method};
-use inertiakv_eval::metrics::{Metric, Scorer, Scoring};
-use inertiakv_eval::run::{Outcomes, Results, run, summarise};
+use inertiakv_eval::export;
+use inertiakv_eval::grid::Shard;
+use inertiakv_eval::metrics::{Metric, Scoring};
+use inertiakv_eval::run::{Estimate, Outcomes, Plan, Results, RunOptions, anatomies, merge, run, summarise};
 use inertiakv_eval::statistics::Bootstrap;
 use inertiakv_eval::{Chat, EvalError, Example, Truncation};
 use serde_json::Value;
@@ -57,15 +59,21 @@ const METHODS: [&str; 7] = [
 ];
 
 fn run_all(engine: &Engine, examples: &[Example], texts: &[&str], folder: &Path) -> Result<Vec<String>, EvalError> {
+    run_with(engine, examples, texts, folder, &RunOptions::default())
+}
+
+fn run_with(
+    engine: &Engine,
+    examples: &[Example],
+    texts: &[&str],
+    folder: &Path,
+    options: &RunOptions<'_>,
+) -> Result<Vec<String>, EvalError> {
     let mut results = Results::open(folder)?;
-    run(
-        engine,
-        examples,
-        &methods(texts),
-        &Scorer::default(),
-        &mut results,
-        &mut |_| ControlFlow::Continue(()),
-    )
+    let methods = methods(texts);
+    let plan = Plan::new(engine, examples, &methods, results.outcomes())?;
+    run(engine, &plan, options, &mut results, &mut |_| ControlFlow::Continue(()))?;
+    Ok(plan.keys().to_vec())
 }
 
 fn lines(folder: &Path) -> Vec<Value> {
@@ -106,20 +114,20 @@ fn a_killed_run_goes_on_without_loss_or_repetition() {
 
     let killed = folder.path().join("killed");
     let mut results = Results::open(&killed).unwrap();
-    let stopped = run(
-        &engine,
-        &examples,
-        &methods(&METHODS),
-        &Scorer::default(),
-        &mut results,
-        &mut |now| {
-            if now.done < 10 {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        },
-    );
+    let methods = methods(&METHODS);
+    let plan = Plan::new(&engine, &examples, &methods, results.outcomes()).unwrap();
+    let apart = RunOptions {
+        apart: true,
+        ..RunOptions::default()
+    };
+    let stopped = run(&engine, &plan, &apart, &mut results, &mut |now| {
+        assert!((0.0..=1.0).contains(&now.share));
+        if now.done < 10 {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    });
     assert!(matches!(stopped, Err(EvalError::Engine(inertiakv::Error::Cancelled))));
     drop(results);
     assert_eq!(lines(&killed).len(), 10);
@@ -293,4 +301,246 @@ fn what_changes_an_answer_changes_the_key() {
     };
     other.write(folder.path().join("tiny.gguf")).unwrap();
     assert_ne!(key(&open(&EngineOptions::default()), "e"), same);
+}
+
+/// What must not depend on how or where a unit was run.
+fn answers(folder: &Path) -> BTreeMap<String, (String, String, String)> {
+    let answer = |line: Value| {
+        (
+            line["key"].to_string(),
+            (
+                line["prediction"].to_string(),
+                line["score"].to_string(),
+                line["tokens"].to_string(),
+            ),
+        )
+    };
+    lines(folder).into_iter().map(answer).collect()
+}
+
+#[test]
+fn stepping_together_changes_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let first = Example {
+        stop_at_newline: true,
+        max_new_tokens: 40,
+        ..example(0)
+    };
+    // An answer that the end of the context cuts.
+    let second = Example {
+        max_new_tokens: 0,
+        ..example(1)
+    };
+    let examples = [first, second];
+    let [together, apart] = ["together", "apart"].map(|name| folder.path().join(name));
+    run_all(&engine, &examples, &METHODS, &together).unwrap();
+    let options = RunOptions {
+        apart: true,
+        ..RunOptions::default()
+    };
+    run_with(&engine, &examples, &METHODS, &apart, &options).unwrap();
+    assert_eq!(answers(&together), answers(&apart));
+    let shared = |folder: &Path| lines(folder)[1]["together"].as_u64();
+    assert_eq!((shared(&together), shared(&apart)), (Some(7), Some(1)));
+}
+
+#[test]
+fn a_panic_is_a_failure_of_its_unit() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let examples: Vec<Example> = (0..3).map(example).collect();
+    let path = folder.path().join("results");
+    let mut results = Results::open(&path).unwrap();
+    let methods = methods(&["full", "inertia"]);
+    let plan = Plan::new(&engine, &examples, &methods, results.outcomes()).unwrap();
+    let mut calls_of_e1 = 0;
+    run(&engine, &plan, &RunOptions::default(), &mut results, &mut |now| {
+        calls_of_e1 += usize::from(now.example == "e1");
+        // Its first call says that it begins, which is no part of it.
+        assert!(now.example != "e1" || calls_of_e1 < 2, "something is wrong with e1");
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    drop(results);
+    let records = lines(&path);
+    assert_eq!(records.len(), 6);
+    for record in &records {
+        let is_failed = record["id"] == "e1";
+        assert_eq!(record["error"].is_string(), is_failed, "{record}");
+    }
+    assert!(
+        records[2]["error"]
+            .as_str()
+            .unwrap()
+            .contains("something is wrong with e1"),
+        "{}",
+        records[2]
+    );
+    // It is tried again.
+    run_all(&engine, &examples, &["full", "inertia"], &path).unwrap();
+    assert!(
+        Outcomes::read(&path)
+            .unwrap()
+            .iter()
+            .all(|outcome| outcome.error.is_none())
+    );
+}
+
+#[test]
+fn shards_merge_into_what_one_run_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let examples: Vec<Example> = (0..5).map(example).collect();
+    let texts = ["full", "inertia"];
+    let path = |name: &str| folder.path().join(name);
+    run_all(&engine, &examples, &texts, &path("whole")).unwrap();
+    for shard in ["1/2", "2/2"] {
+        let part = shard.parse::<Shard>().unwrap().of(examples.clone());
+        run_all(&engine, &part, &texts, &path(&shard.replace('/', "of"))).unwrap();
+    }
+    // One of them had another's example too.
+    run_all(&engine, &examples[..1], &texts, &path("2of2")).unwrap();
+    let merged = merge(&[path("1of2"), path("2of2")], &path("merged")).unwrap();
+    assert_eq!((merged.added, merged.repeated), (10, 2));
+    assert_eq!(answers(&path("merged")), answers(&path("whole")));
+    let again = merge(&[path("1of2")], &path("merged")).unwrap();
+    assert_eq!((again.added, again.repeated), (0, 6));
+    assert_eq!(lines(&path("merged")).len(), 10);
+
+    // A failure gives way to an answer, and answers that differ are refused before anything is written.
+    let edit = |name: &str, change: &dyn Fn(&mut Value)| {
+        let mut records = lines(&path("1of2"));
+        change(&mut records[0]);
+        let text: Vec<String> = records.iter().map(Value::to_string).collect();
+        fs::create_dir_all(path(name)).unwrap();
+        fs::write(path(name).join("results.jsonl"), text.join("\n") + "\n").unwrap();
+    };
+    edit("failed", &|record| {
+        record["score"] = Value::Null;
+        record["error"] = "it broke".into();
+    });
+    merge(&[path("failed"), path("1of2")], &path("healed")).unwrap();
+    assert_eq!(answers(&path("healed")), answers(&path("1of2")));
+    edit("other", &|record| record["prediction"] = "something else".into());
+    let refused = merge(&[path("1of2"), path("other")], &path("refused")).unwrap_err();
+    assert!(matches!(refused, EvalError::Conflict { .. }), "{refused}");
+    assert!(refused.to_string().contains("1of2"), "{refused}");
+    assert!(lines(&path("refused")).is_empty());
+}
+
+#[test]
+fn an_estimate_counts_what_is_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let examples: Vec<Example> = (0..3).map(example).collect();
+    let path = folder.path().join("results");
+    run_all(&engine, &examples[..1], &["full"], &path).unwrap();
+    let methods = methods(&["full", "inertia"]);
+    let there = Outcomes::read(&path).unwrap();
+    let plan = Plan::new(&engine, &examples, &methods, &there).unwrap();
+    let estimate = Estimate::of(&engine, &plan, false).unwrap().unwrap();
+    assert_eq!((estimate.examples, estimate.units, plan.done()), (3, 5, 1));
+    assert_eq!(estimate.probe.together, 2);
+    let tokens: usize = examples
+        .iter()
+        .map(|e| engine.tokenizer().encode(&e.context, false).len())
+        .sum();
+    assert!(estimate.prompt_tokens.abs_diff(tokens) <= 3, "{estimate:?}, {tokens}");
+    assert!(estimate.seconds() > 0.0 && estimate.kv_bytes > 0);
+    run_all(&engine, &examples, &["full", "inertia"], &path).unwrap();
+    let there = Outcomes::read(&path).unwrap();
+    let plan = Plan::new(&engine, &examples, &methods, &there).unwrap();
+    assert!(Estimate::of(&engine, &plan, false).unwrap().is_none());
+}
+
+#[test]
+fn records_of_earlier_versions_are_still_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let path = folder.path().join("results");
+    run_all(&engine, &[example(0)], &["full", "inertia"], &path).unwrap();
+    let older = |mut record: Value| {
+        for field in ["together", "question", "answer_prefix", "max_new_tokens"] {
+            record.as_object_mut().unwrap().remove(field).unwrap();
+        }
+        format!("{record}\n")
+    };
+    let text: String = lines(&path).into_iter().map(older).collect();
+    fs::write(path.join("results.jsonl"), &text).unwrap();
+    run_all(&engine, &[example(0)], &["full", "inertia"], &path).unwrap();
+    assert_eq!(
+        fs::read_to_string(path.join("results.jsonl")).unwrap(),
+        text,
+        "nothing ran again"
+    );
+    assert_eq!(export::parquet(&path, &folder.path().join("x.parquet")).unwrap(), 2);
+    assert_eq!(export::kvpress(&path, &folder.path().join("kvpress")).unwrap().1, 2);
+}
+
+#[test]
+fn kvpress_finds_its_layout() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let path = folder.path().join("results");
+    let of_task = |task: &str, labels: &[(&str, &str)], index| Example {
+        task: task.to_owned(),
+        labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+        ..example(index)
+    };
+    let examples = [
+        of_task("vt", &[("length", "4096")], 0),
+        of_task("vt", &[("length", "4096")], 1),
+        of_task("qasper", &[("words", "100")], 2),
+        of_task("qasper_e", &[("words", "100"), ("bin", "0-4k")], 3),
+        of_task("longbench-v2", &[("length", "short"), ("difficulty", "hard")], 4),
+        of_task("niah", &[("length", "1000"), ("depth", "50")], 5),
+        of_task("own", &[], 6),
+    ];
+    run_all(&engine, &examples, &["full", "inertia:ratio=0.75"], &path).unwrap();
+    let out = folder.path().join("out");
+    let (made, left_out) = export::kvpress(&path, &out).unwrap();
+    assert_eq!((made.len(), left_out), (10, 2));
+    let read = |name: &str, file: &str| fs::read_to_string(out.join(name).join(file)).unwrap();
+    let metrics = |name: &str| -> Value { serde_json::from_str(&read(name, "metrics.json")).unwrap() };
+    let vt = "ruler__4096__tiny__inertia__0.75";
+    assert!(metrics(vt)["vt"]["string_match"].is_number());
+    let rows = read(vt, "predictions.csv");
+    assert!(
+        rows.starts_with("question,answer_prefix,answer,task,max_new_tokens,predicted_answer,compression_ratio,_id\n"),
+        "{rows}"
+    );
+    assert!(
+        rows.contains("What is it? ,It is,\"[\"\"e\"\",\"\"zzzz\"\"]\",vt,8,"),
+        "{rows}"
+    );
+    assert!(read(vt, "config.yaml").contains("press_init_command: \"inertia:ratio=0.75\"\n"));
+    assert!(metrics("longbench__qasper__tiny__no_press__0.00").is_number());
+    let bins = metrics("longbench-e__qasper_e__tiny__no_press__0.00");
+    assert!(bins["0-4k"].is_number() && bins["8k+"].is_null(), "{bins}");
+    assert!(metrics("longbench-v2__0shot__tiny__no_press__0.00")["hard"].is_number());
+    let needle = metrics("needle_in_haystack__tiny__no_press__0.00__max_context1000__needle_depth50");
+    assert!(needle.is_array(), "{needle}");
+    // What is there stays.
+    assert!(
+        export::kvpress(&path, &out)
+            .unwrap()
+            .0
+            .iter()
+            .all(|folder| folder.ends_with("1"))
+    );
+}
+
+#[test]
+fn rules_are_compared_by_task_and_over_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine(folder.path());
+    let path = folder.path().join("results");
+    let examples: Vec<Example> = (0..3).map(example).collect();
+    let rules = ["inertia:alpha=0", "inertia"].map(str::to_owned);
+    run_all(&engine, &examples, &["inertia:alpha=0", "inertia"], &path).unwrap();
+    let outcomes = Outcomes::read(&path).unwrap();
+    let found = anatomies(outcomes.iter(), &rules).unwrap();
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["all", "hello 100"]);
+    assert_eq!((found["all"], found["all"].examples), (found["hello 100"], 3));
 }

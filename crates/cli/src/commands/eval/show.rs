@@ -1,0 +1,175 @@
+//! What does a folder of results come to?
+
+use std::collections::BTreeMap;
+
+use inertiakv::policy::Method;
+use inertiakv_eval::run::{MethodSummary, Outcome, Outcomes, anatomies, summarise};
+use inertiakv_eval::statistics::{Anatomy, Bootstrap, Interval};
+use serde::Serialize;
+
+use crate::args::EvalShowArguments;
+use crate::failure::usage;
+use crate::format::{count, percent};
+use crate::printer::Printer;
+
+/// How methods compare on one model, as it is printed in JSON.
+#[derive(Debug, Serialize)]
+struct Summary {
+    model: String,
+    methods: Vec<MethodSummary>,
+    /// How examples respond to smoothing, if that was asked: by task, and `all`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rules: Option<BTreeMap<String, Anatomy>>,
+}
+
+/// What is asked beside the comparison itself.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Methods, the least smoothing first.
+    rules: Vec<String>,
+    /// Intervals of every task.
+    tasks: bool,
+}
+
+/// All that is in a folder.
+pub(super) fn folder(arguments: &EvalShowArguments, printer: &Printer) -> anyhow::Result<()> {
+    let outcomes = Outcomes::read(&arguments.folder)?;
+    let all: Vec<&Outcome> = outcomes.iter().collect();
+    let mut methods = Vec::new();
+    for outcome in &all {
+        if !methods.contains(&outcome.method) {
+            methods.push(outcome.method.clone());
+        }
+    }
+    let texts = |methods: &[Method]| methods.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let rules = texts(&arguments.rules);
+    let against = arguments.against.to_string();
+    let needed: Vec<&String> = rules.iter().chain([&against]).collect();
+    // `full` is only the default.
+    let missing = needed.into_iter().find(|method| !methods.contains(method));
+    if let Some(method) = missing.filter(|method| **method != Method::full().to_string()) {
+        return Err(usage(format!(
+            "there are no results of `{method}`; there are those of {}",
+            methods.join("; ")
+        )));
+    }
+    if rules.len() == 1 {
+        return Err(usage("--rules compares two methods or more"));
+    }
+    methods.sort_by_key(|method| *method != against);
+    let wanted = Wanted {
+        rules,
+        tasks: arguments.tasks,
+    };
+    show(&all, &methods, &wanted, arguments.output.json, printer)
+}
+
+/// One table for each model; the first method is what the others are compared with.
+pub(super) fn show(
+    outcomes: &[&Outcome],
+    methods: &[String],
+    wanted: &Wanted,
+    json: bool,
+    printer: &Printer,
+) -> anyhow::Result<()> {
+    let mut models: Vec<&str> = outcomes.iter().map(|outcome| outcome.model.as_str()).collect();
+    models.sort_unstable();
+    models.dedup();
+    let mut summaries = Vec::new();
+    for model in models {
+        let of_model: Vec<&Outcome> = outcomes
+            .iter()
+            .copied()
+            .filter(|outcome| outcome.model == model)
+            .collect();
+        let rules = match wanted.rules.as_slice() {
+            [] => None,
+            rules => Some(anatomies(of_model.iter().copied(), rules)?),
+        };
+        summaries.push(Summary {
+            model: model.to_owned(),
+            methods: summarise(of_model, methods, &Bootstrap::default())?,
+            rules,
+        });
+    }
+    if json {
+        return printer.json(&summaries);
+    }
+    for summary in &summaries {
+        print(summary, wanted, printer)?;
+    }
+    printer.note(
+        "scores are percent, over the examples that all methods have run; the difference is in points, with its paired \
+         bootstrap 95 % interval over examples within tasks; p is that of a paired t-test over examples, in brackets \
+         adjusted for the number of methods (Holm)",
+    );
+    for outcome in outcomes {
+        if let Some(error) = &outcome.error {
+            printer.warn(&format!("{} under `{}` failed: {error}", outcome.id, outcome.method));
+        }
+    }
+    Ok(())
+}
+
+fn print(summary: &Summary, wanted: &Wanted, printer: &Printer) -> anyhow::Result<()> {
+    printer.line(&summary.model)?;
+    let summaries = &summary.methods;
+    let tasks: Vec<&String> = summaries
+        .first()
+        .map(|first| first.tasks.keys().collect())
+        .unwrap_or_default();
+    let mut header = vec!["method", "mean", "against the first", "win/tie/loss", "p", "failed"];
+    header.extend(tasks.iter().map(|task| task.as_str()));
+    let rows: Vec<Vec<String>> = summaries.iter().map(|summary| cells(summary, &tasks, wanted)).collect();
+    let numbers: Vec<usize> = (1..header.len()).collect();
+    printer.table(&header, &rows, &numbers)?;
+    let Some(all) = summary.rules.as_ref().and_then(|rules| rules.get("all")) else {
+        return Ok(());
+    };
+    printer.line(&format!(
+        "{} of {} examples are invariant across the {} rules; more smoothing hurts {} (adaptation lag) and helps {} (stability)",
+        all.invariance().map_or_else(|| "–".to_owned(), percent),
+        count(all.examples),
+        wanted.rules.len(),
+        count(all.adaptation_lag),
+        count(all.stability_help),
+    ))?;
+    Ok(())
+}
+
+fn cells(summary: &MethodSummary, tasks: &[&String], wanted: &Wanted) -> Vec<String> {
+    let nothing = || "–".to_owned();
+    let test = summary
+        .t_test
+        .as_ref()
+        .map_or_else(nothing, |test| match summary.p_holm {
+            Some(holm) => format!("{:.3} ({holm:.3})", test.p),
+            None => format!("{:.3}", test.p),
+        });
+    let outcomes = summary
+        .outcomes
+        .map_or_else(nothing, |o| format!("{}/{}/{}", o.wins, o.ties, o.losses));
+    let mut cells = vec![
+        summary.method.clone(),
+        summary.mean.map_or_else(nothing, |mean| format!("{mean:.1}")),
+        summary.difference.as_ref().map_or_else(nothing, interval),
+        outcomes,
+        test,
+        summary.failed.to_string(),
+    ];
+    cells.extend(tasks.iter().map(|task| {
+        let mean = format!("{:.0}", summary.tasks[*task]);
+        match summary.task_differences.get(*task).filter(|_| wanted.tasks) {
+            Some(difference) => format!("{mean}, {}", interval(difference)),
+            None => mean,
+        }
+    }));
+    cells
+}
+
+fn interval(interval: &Interval) -> String {
+    match interval.bounds {
+        Some((low, high)) => format!("{:+.1} ({low:+.1} to {high:+.1})", interval.mean),
+        None => format!("{:+.1}", interval.mean),
+    }
+}
