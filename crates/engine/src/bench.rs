@@ -96,6 +96,37 @@ pub struct ModelLimits {
     pub prefill_tokens_per_second: f64,
 }
 
+/// What was measured as shares of what [`ModelLimits`] allow: 1 is as fast as the machine can be. Field names are the keys
+/// of the JSON output.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Achieved {
+    /// Prompt tokens per second against byte operations alone. Attention grows with the context and is no byte operation.
+    pub prefill: f64,
+    /// Decode steps per second against reading the weights alone.
+    pub decode: f64,
+    /// Linear layers of a decode step, against reading their weights once however many sequences there are.
+    pub matmul: f64,
+    /// Attention of a decode step, against reading the caches of all sequences once. Caches small enough to stay in the
+    /// processor's are read faster than memory.
+    pub attention: f64,
+}
+
+impl BenchRow {
+    /// How near a measurement comes to the limits of its model and machine.
+    #[must_use]
+    pub fn achieved(&self, limits: &ModelLimits) -> Achieved {
+        let steps_per_second = self.decode_tokens_per_second / self.sequences as f64;
+        let cache_seconds = (self.kv_bytes * self.sequences) as f64 / limits.read_bytes_per_second;
+        let decode = steps_per_second / limits.decode_tokens_per_second;
+        Achieved {
+            prefill: self.prefill_tokens_per_second / limits.prefill_tokens_per_second,
+            decode,
+            matmul: decode / self.share.matmul,
+            attention: steps_per_second * cache_seconds / self.share.attention,
+        }
+    }
+}
+
 /// Where a benchmark is.
 #[derive(Clone, Copy, Debug)]
 pub struct BenchProgress {
@@ -340,7 +371,45 @@ fn spread(values: &[f64]) -> [f64; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::{median, spread};
+    use super::{BenchRow, ModelLimits, Share, median, spread};
+
+    #[test]
+    fn achieved_shares_are_those_of_what_each_part_must_do() {
+        let row = BenchRow {
+            context: 100,
+            method: "full".to_owned(),
+            sequences: 2,
+            prefill_tokens_per_second: 500.0,
+            prefill_spread: [500.0; 2],
+            decode_tokens_per_second: 20.0,
+            decode_spread: [20.0; 2],
+            step_milliseconds: 100.0,
+            first_step_milliseconds: 100.0,
+            share: Share {
+                matmul: 0.8,
+                attention: 0.1,
+                scoring: 0.0,
+                eviction: 0.0,
+                other: 0.1,
+            },
+            retained: 100,
+            kv_bytes: 2_000,
+            peak_rss_bytes: None,
+        };
+        let limits = ModelLimits {
+            read_bytes_per_second: 1e6,
+            float_operations_per_second: 1e9,
+            byte_operations_per_second: 1e9,
+            decode_tokens_per_second: 20.0,
+            prefill_tokens_per_second: 1_000.0,
+        };
+        let achieved = row.achieved(&limits);
+        // Ten steps a second of at most twenty; 80 ms of linear layers for 50 ms of reading; 10 ms of attention for 4 ms.
+        let shares = [achieved.prefill, achieved.decode, achieved.matmul, achieved.attention];
+        for (share, expected) in shares.into_iter().zip([0.5, 0.5, 0.625, 0.4]) {
+            assert!((share - expected).abs() < 1e-12, "{achieved:?}");
+        }
+    }
 
     #[test]
     fn medians_and_spreads() {

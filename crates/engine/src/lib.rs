@@ -45,7 +45,7 @@ pub mod testing;
 pub mod tokenizer;
 mod weights;
 
-pub use bench::{BenchOptions, BenchProgress, BenchRow, ModelLimits, Share};
+pub use bench::{Achieved, BenchOptions, BenchProgress, BenchRow, ModelLimits, Share};
 pub use correlation::{Correlation, CorrelationOptions, ScorerCorrelation, Summary};
 pub use decoder::Profile;
 pub use engine::{Engine, EngineOptions};

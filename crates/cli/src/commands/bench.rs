@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use inertiakv::policy::{Method, Preset};
-use inertiakv::{BenchOptions, BenchRow, ModelLimits};
+use inertiakv::{Achieved, BenchOptions, BenchRow, ModelLimits};
 use serde::Serialize;
 
 use crate::args::BenchArguments;
@@ -22,7 +22,15 @@ struct Record {
     kv_type: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     limits: Option<ModelLimits>,
-    rows: Vec<BenchRow>,
+    rows: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    measured: BenchRow,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    achieved: Option<Achieved>,
 }
 
 pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Result<()> {
@@ -72,7 +80,13 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
         threads: engine.threads(),
         kv_type: arguments.model.kv_type.to_string(),
         limits,
-        rows,
+        rows: rows
+            .into_iter()
+            .map(|measured| Row {
+                achieved: limits.map(|limits| measured.achieved(&limits)),
+                measured,
+            })
+            .collect(),
     };
     if arguments.output.json {
         printer.json(&record)?;
@@ -123,11 +137,35 @@ fn print(record: &Record, arguments: &BenchArguments, printer: &Printer) -> anyh
         "KV",
         "peak memory",
     ];
-    let rows: Vec<Vec<String>> = record.rows.iter().map(cells).collect();
+    let rows: Vec<Vec<String>> = record.rows.iter().map(|row| cells(&row.measured)).collect();
     printer.table(&header, &rows, &[0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])?;
     printer.note(
         "tok/s are medians of the rounds, (slowest–fastest) behind them; shares are of the decode time; attention \
          includes adding up the mass that scores are made of; first step: scores the prompt and evicts",
+    );
+    print_achieved(&record.rows, printer)
+}
+
+/// What of the machine's limits was reached, where they were measured.
+fn print_achieved(rows: &[Row], printer: &Printer) -> anyhow::Result<()> {
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .filter_map(|row| {
+            let achieved = row.achieved?;
+            let shares = [achieved.prefill, achieved.decode, achieved.matmul, achieved.attention].map(percent);
+            let mut cells = vec![count(row.measured.context), row.measured.method.clone()];
+            cells.extend(shares);
+            Some(cells)
+        })
+        .collect();
+    if cells.is_empty() {
+        return Ok(());
+    }
+    let header = ["context", "method", "prefill", "decode", "matmul", "attention"];
+    printer.table(&header, &cells, &[0, 2, 3, 4, 5])?;
+    printer.note(
+        "shares of the limits: prefill of byte operations, decode and matmul of reading the weights once a step, attention \
+         of reading the caches once a step (more than 100% where they stay in the processor's own)",
     );
     Ok(())
 }
@@ -164,7 +202,8 @@ fn cells(row: &BenchRow) -> Vec<String> {
 }
 
 fn draw(folder: &Path, record: &Record, printer: &Printer) -> anyhow::Result<()> {
-    let drawn = figures::all(&record.model, &record.rows);
+    let rows: Vec<BenchRow> = record.rows.iter().map(|row| row.measured.clone()).collect();
+    let drawn = figures::all(&record.model, &rows);
     for figure in &drawn {
         for path in figure.write(folder)? {
             printer.note(&format!("wrote {}", path.display()));

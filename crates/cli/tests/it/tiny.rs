@@ -263,6 +263,9 @@ fn bench_measures_methods_and_draws_figures() {
     let result = json(&world.run(&arguments));
     assert_eq!(result["model"], "tiny");
     assert!(result["limits"]["decode_tokens_per_second"].as_f64() > Some(0.0));
+    for part in ["prefill", "decode", "matmul", "attention"] {
+        assert!(result["rows"][0]["achieved"][part].as_f64() > Some(0.0), "{part}");
+    }
     let rows = result["rows"].as_array().expect("rows");
     let named: Vec<(u64, &str)> = rows
         .iter()
