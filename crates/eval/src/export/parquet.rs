@@ -1,20 +1,22 @@
 //! How are results written as a Parquet file?
-//!
-//! A small part of the format (<https://parquet.apache.org/docs/file-format/>), which every reader knows: flat optional
-//! columns, plain encoding, no compression, one page per column and row group. The footer is Thrift's compact protocol.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use parquet::basic::{LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArrayType, DataType, DoubleType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use super::write;
 use crate::EvalError;
 use crate::run::records;
 
-/// Rows that share a page; a page must stay below 2 GiB.
+/// Rows that a reader takes at a time.
 const GROUP_ROWS: usize = 10_000;
-/// The encoding of levels: runs.
-const RLE: i32 = 3;
 
 /// Writes the records of a folder: one column per field of a record and of its report, `label_NAME` per label. Lists are JSON
 /// texts. Returns the number of rows.
@@ -25,7 +27,11 @@ const RLE: i32 = 3;
 pub fn parquet(folder: &Path, file: &Path) -> Result<usize, EvalError> {
     let records = records::<Map<String, Value>>(folder)?;
     let rows: Vec<Map<String, Value>> = records.into_iter().map(|(_, record)| flat(record)).collect();
-    write(file, encode(&rows))?;
+    let content = encode(&rows).map_err(|error| EvalError::Unwritable {
+        path: file.to_owned(),
+        source: std::io::Error::other(error),
+    })?;
+    write(file, content)?;
     Ok(rows.len())
 }
 
@@ -53,12 +59,12 @@ fn flat(record: Map<String, Value>) -> Map<String, Value> {
     row
 }
 
-/// Physical types, by their numbers in the format.
+/// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    Integer = 2,
-    Float = 5,
-    Text = 6,
+    Integer,
+    Float,
+    Text,
 }
 
 struct Column {
@@ -95,222 +101,80 @@ impl Kind {
             _ => Self::Float,
         }
     }
+}
 
-    fn push(self, value: &Value, page: &mut Vec<u8>) {
-        match self {
-            Self::Integer => page.extend(value.as_i64().unwrap_or_default().to_le_bytes()),
-            Self::Float => page.extend(value.as_f64().unwrap_or_default().to_le_bytes()),
-            Self::Text => {
-                let text = match value {
-                    Value::String(text) => text.clone(),
-                    other => other.to_string(),
-                };
-                page.extend((text.len() as u32).to_le_bytes());
-                page.extend(text.as_bytes());
-            }
+impl Column {
+    fn field(&self) -> Result<Type, ParquetError> {
+        let (physical, logical) = match self.kind {
+            Kind::Integer => (Physical::INT64, None),
+            Kind::Float => (Physical::DOUBLE, None),
+            Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        };
+        Type::primitive_type_builder(&self.name, physical)
+            .with_repetition(Repetition::OPTIONAL)
+            .with_logical_type(logical)
+            .build()
+    }
+
+    fn write<W: std::io::Write + Send>(
+        &self,
+        rows: &[Map<String, Value>],
+        group: &mut SerializedRowGroupWriter<'_, W>,
+    ) -> Result<(), ParquetError> {
+        match self.kind {
+            Kind::Integer => self.write_as::<Int64Type, W>(rows, group, |value| value.as_i64().unwrap_or_default()),
+            Kind::Float => self.write_as::<DoubleType, W>(rows, group, |value| value.as_f64().unwrap_or_default()),
+            Kind::Text => self.write_as::<ByteArrayType, W>(rows, group, |value| match value {
+                Value::String(text) => text.as_str().into(),
+                other => other.to_string().as_str().into(),
+            }),
         }
+    }
+
+    fn write_as<T: DataType, W: std::io::Write + Send>(
+        &self,
+        rows: &[Map<String, Value>],
+        group: &mut SerializedRowGroupWriter<'_, W>,
+        read: impl Fn(&Value) -> T::T,
+    ) -> Result<(), ParquetError> {
+        let present = |row| Map::get(row, &self.name).filter(|value| !value.is_null());
+        let levels: Vec<i16> = rows.iter().map(|row| i16::from(present(row).is_some())).collect();
+        let values: Vec<T::T> = rows.iter().filter_map(present).map(read).collect();
+        let mut column = group
+            .next_column()?
+            .ok_or_else(|| ParquetError::General(format!("no column is left for `{}`", self.name)))?;
+        column.typed::<T>().write_batch(&values, Some(&levels), None)?;
+        column.close()
     }
 }
 
-/// Where a column chunk lies.
-struct Chunk {
-    offset: usize,
-    bytes: usize,
-}
-
-fn encode(rows: &[Map<String, Value>]) -> Vec<u8> {
-    const MAGIC: &[u8] = b"PAR1";
+fn encode(rows: &[Map<String, Value>]) -> Result<Vec<u8>, ParquetError> {
     let columns = columns(rows);
-    let mut file = MAGIC.to_vec();
-    let mut groups: Vec<(usize, Vec<Chunk>)> = Vec::new();
-    for group in rows.chunks(GROUP_ROWS) {
-        let chunks = columns
-            .iter()
-            .map(|column| push_chunk(&mut file, column, group))
-            .collect();
-        groups.push((group.len(), chunks));
-    }
-    let footer = footer(&columns, &groups);
-    file.extend(&footer);
-    file.extend((footer.len() as u32).to_le_bytes());
-    file.extend(MAGIC);
-    file
-}
-
-fn push_chunk(file: &mut Vec<u8>, column: &Column, rows: &[Map<String, Value>]) -> Chunk {
-    let values: Vec<Option<&Value>> = rows
-        .iter()
-        .map(|row| row.get(&column.name).filter(|value| !value.is_null()))
-        .collect();
-    // Which rows have a value, as runs.
-    let mut levels = Vec::new();
-    for run in values.chunk_by(|a, b| a.is_some() == b.is_some()) {
-        varint(&mut levels, (run.len() as u64) << 1);
-        levels.push(u8::from(run[0].is_some()));
-    }
-    let mut page = (levels.len() as u32).to_le_bytes().to_vec();
-    page.extend(levels);
-    for value in values.iter().flatten() {
-        column.kind.push(value, &mut page);
-    }
-    let mut header = Thrift::default();
-    header.int(1, 0); // a data page
-    header.int(2, page.len() as i32);
-    header.int(3, page.len() as i32);
-    header.open(5);
-    header.int(1, rows.len() as i32);
-    header.int(2, 0); // plain
-    header.int(3, RLE);
-    header.int(4, RLE);
-    header.close();
-    let header = header.end();
-    let offset = file.len();
-    file.extend(&header);
-    file.extend(&page);
-    Chunk {
-        offset,
-        bytes: header.len() + page.len(),
-    }
-}
-
-fn footer(columns: &[Column], groups: &[(usize, Vec<Chunk>)]) -> Vec<u8> {
-    let mut meta = Thrift::default();
-    meta.int(1, 1); // version
-    meta.list(2, Thrift::STRUCT, columns.len() + 1);
-    meta.item();
-    meta.text(4, "results");
-    meta.int(5, columns.len() as i32);
-    meta.close();
-    for column in columns {
-        meta.item();
-        meta.int(1, column.kind as i32);
-        meta.int(3, 1); // optional
-        meta.text(4, &column.name);
-        if column.kind == Kind::Text {
-            meta.int(6, 0); // UTF-8
+    let fields = columns.iter().map(|column| column.field().map(Arc::new));
+    let schema = Type::group_type_builder("results")
+        .with_fields(fields.collect::<Result<_, _>>()?)
+        .build()?;
+    let properties = WriterProperties::builder()
+        .set_created_by(concat!("inertiakv ", env!("CARGO_PKG_VERSION")).to_owned())
+        .build();
+    let mut file = Vec::new();
+    let mut writer = SerializedFileWriter::new(&mut file, Arc::new(schema), Arc::new(properties))?;
+    for rows in rows.chunks(GROUP_ROWS) {
+        let mut group = writer.next_row_group()?;
+        for column in &columns {
+            column.write(rows, &mut group)?;
         }
-        meta.close();
+        group.close()?;
     }
-    meta.long(3, groups.iter().map(|(rows, _)| *rows as i64).sum());
-    meta.list(4, Thrift::STRUCT, groups.len());
-    for (rows, chunks) in groups {
-        meta.item();
-        meta.list(1, Thrift::STRUCT, chunks.len());
-        for (column, chunk) in columns.iter().zip(chunks) {
-            meta.item();
-            meta.long(2, chunk.offset as i64);
-            meta.open(3);
-            meta.int(1, column.kind as i32);
-            meta.list(2, Thrift::INT, 2);
-            meta.zigzag(0); // plain
-            meta.zigzag(i64::from(RLE));
-            meta.list(3, Thrift::BINARY, 1);
-            meta.bytes(column.name.as_bytes());
-            meta.int(4, 0); // not compressed
-            meta.long(5, *rows as i64);
-            meta.long(6, chunk.bytes as i64);
-            meta.long(7, chunk.bytes as i64);
-            meta.long(9, chunk.offset as i64);
-            meta.close();
-            meta.close();
-        }
-        meta.long(2, chunks.iter().map(|chunk| chunk.bytes as i64).sum());
-        meta.long(3, *rows as i64);
-        meta.close();
-    }
-    meta.text(6, concat!("inertiakv ", env!("CARGO_PKG_VERSION")));
-    meta.end()
-}
-
-/// Thrift's compact protocol: fields in rising order, each with the distance to the one before.
-#[derive(Default)]
-struct Thrift {
-    bytes: Vec<u8>,
-    last: u8,
-    /// The last fields of the structs around this one.
-    around: Vec<u8>,
-}
-
-impl Thrift {
-    const INT: u8 = 5;
-    const LONG: u8 = 6;
-    const BINARY: u8 = 8;
-    const LIST: u8 = 9;
-    const STRUCT: u8 = 12;
-
-    /// All fields used here are less than 16 apart.
-    fn field(&mut self, number: u8, kind: u8) {
-        self.bytes.push(((number - self.last) << 4) | kind);
-        self.last = number;
-    }
-
-    fn zigzag(&mut self, value: i64) {
-        varint(&mut self.bytes, ((value << 1) ^ (value >> 63)) as u64);
-    }
-
-    fn int(&mut self, number: u8, value: i32) {
-        self.field(number, Self::INT);
-        self.zigzag(i64::from(value));
-    }
-
-    fn long(&mut self, number: u8, value: i64) {
-        self.field(number, Self::LONG);
-        self.zigzag(value);
-    }
-
-    fn bytes(&mut self, value: &[u8]) {
-        varint(&mut self.bytes, value.len() as u64);
-        self.bytes.extend(value);
-    }
-
-    fn text(&mut self, number: u8, value: &str) {
-        self.field(number, Self::BINARY);
-        self.bytes(value.as_bytes());
-    }
-
-    fn list(&mut self, number: u8, kind: u8, count: usize) {
-        self.field(number, Self::LIST);
-        if count < 15 {
-            self.bytes.push(((count as u8) << 4) | kind);
-        } else {
-            self.bytes.push(0xf0 | kind);
-            varint(&mut self.bytes, count as u64);
-        }
-    }
-
-    /// Begins a struct that is a field.
-    fn open(&mut self, number: u8) {
-        self.field(number, Self::STRUCT);
-        self.item();
-    }
-
-    /// Begins a struct that is an item of a list.
-    fn item(&mut self) {
-        self.around.push(self.last);
-        self.last = 0;
-    }
-
-    fn close(&mut self) {
-        self.bytes.push(0);
-        self.last = self.around.pop().unwrap_or_default();
-    }
-
-    fn end(mut self) -> Vec<u8> {
-        self.bytes.push(0);
-        self.bytes
-    }
-}
-
-fn varint(bytes: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        bytes.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    bytes.push(value as u8);
+    writer.close()?;
+    Ok(file)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use parquet::file::reader::SerializedFileReader;
     use serde_json::{Map, Value, json};
 
     use super::{Kind, columns, encode, flat};
@@ -340,18 +204,17 @@ mod tests {
         assert_eq!(kinds, expected.map(|(name, kind)| (name.to_owned(), kind)));
     }
 
-    /// Files made this way have been read by pyarrow 26 and `DuckDB` 2.0.
     #[test]
-    fn the_smallest_file_is_what_readers_expect() {
-        let file = encode(&[row(json!({"n": 7})), row(json!({"n": null}))]);
-        let header = [
-            0x15, 0, 0x15, 32, 0x15, 32, 0x2c, 0x15, 4, 0x15, 0, 0x15, 6, 0x15, 6, 0, 0,
+    fn a_file_reads_back_as_it_was_written() {
+        let rows = [
+            row(json!({"n": 7, "x": 0.5, "s": "ä"})),
+            row(json!({"n": null, "x": 2, "s": ["a"]})),
         ];
-        let page = [4, 0, 0, 0, 2, 1, 2, 0, 7, 0, 0, 0, 0, 0, 0, 0];
-        assert_eq!(&file[..4], b"PAR1");
-        assert_eq!(file[4..21], header);
-        assert_eq!(file[21..37], page);
-        let length = u32::from_le_bytes(file[file.len() - 8..file.len() - 4].try_into().unwrap());
-        assert_eq!(37 + length as usize + 8, file.len());
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&encode(&rows).unwrap()).unwrap();
+        let file = SerializedFileReader::new(file).unwrap();
+        let read: Vec<String> = file.into_iter().map(|row| row.unwrap().to_string()).collect();
+        assert_eq!(read, [r#"{n: 7, s: "ä", x: 0.5}"#, r#"{n: null, s: "["a"]", x: 2.0}"#]);
+        assert!(!encode(&[]).unwrap().is_empty());
     }
 }
