@@ -95,5 +95,5 @@ fn an_own_file_runs_too_and_mistakes_are_named() {
     refused(&["paper", "run", "table99"], 2, "table14");
     refused(&["paper", "run", "table4", "--data", "x=y"], 2, "longbench-v2");
     let wrong = world.file("wrong.toml", "titel = 1\n");
-    refused(&["paper", "run", wrong.to_str().unwrap()], 1, "titel");
+    refused(&["paper", "run", wrong.to_str().unwrap()], 2, "titel");
 }

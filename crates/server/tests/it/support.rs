@@ -1,8 +1,6 @@
 //! Servers to test, over tiny models.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 
 use inertiakv::testing::TinyModel;
 use inertiakv::{Engine, EngineOptions};
