@@ -417,3 +417,113 @@ pub fn retention(trace: &Trace) -> Option<Figure> {
         }),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{Measured, Trace, family, retention, slug, views};
+    use crate::figure::{Figure, Kind};
+    use crate::run::Outcome;
+    use crate::statistics::Bootstrap;
+    use crate::trace::TraceStep;
+
+    fn measured(task: &str, id: usize, depth: &str, method: &str, score: f64) -> Measured {
+        let labels = [("length", "1000"), ("depth", depth)];
+        Measured {
+            outcome: Outcome {
+                key: format!("{task}{id}{method}"),
+                model: "m".to_owned(),
+                id: format!("{task}/{id}"),
+                task: task.to_owned(),
+                labels: labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+                method: method.to_owned(),
+                score: Some(score),
+                error: None,
+            },
+            report: None,
+            together: 1,
+        }
+    }
+
+    fn figures(records: &[Measured]) -> BTreeMap<String, Figure> {
+        let mut views = views(records, &[], &Bootstrap::default()).unwrap();
+        let figures = views.swap_remove(0).figures;
+        figures
+            .into_iter()
+            .map(|figure| (figure.name.clone(), figure))
+            .collect()
+    }
+
+    #[test]
+    fn methods_that_differ_in_their_budget_are_one_family() {
+        for text in ["inertia", "inertia:ratio=0.5", "inertia:tokens=512"] {
+            assert_eq!(family(text), "inertia");
+        }
+        assert_eq!(family("inertia:ratio=0.5,alpha=0.5"), "inertia:alpha=0.5");
+        assert_eq!(
+            (family("full").as_str(), family("no method").as_str()),
+            ("full", "no method")
+        );
+        assert_eq!(slug("a:b=0.5,c/"), "a-b-0.5-c");
+    }
+
+    #[test]
+    fn the_best_come_first_after_the_reference() {
+        let mut records = Vec::new();
+        for (method, score) in [("random", 0.0), ("inertia", 1.0), ("full", 0.5)] {
+            records.push(measured("vt", 0, "50", method, score));
+        }
+        let views = views(&records, &[], &Bootstrap::default()).unwrap();
+        let order: Vec<&str> = views[0].rows.iter().map(|row| row.summary.method.as_str()).collect();
+        assert_eq!(order, ["full", "inertia", "random"]);
+    }
+
+    #[test]
+    fn a_needle_grid_is_a_map_per_method_and_other_depths_are_bins() {
+        let needles = [
+            measured("niah", 0, "0", "full", 1.0),
+            measured("niah", 1, "100", "full", 0.5),
+        ];
+        let Kind::Heat(map) = &figures(&needles)["m-depth-full"].kind else {
+            panic!()
+        };
+        assert_eq!(
+            (map.rows.as_slice(), map.columns.as_slice()),
+            (&["0 %".to_owned(), "100 %".to_owned()][..], &["1000".to_owned()][..])
+        );
+        assert_eq!(map.values, [[Some(100.0)], [Some(50.0)]]);
+        let scattered = [
+            measured("niah_single_1", 0, "9.7", "full", 1.0),
+            measured("niah_single_1", 1, "12", "full", 0.0),
+            measured("niah_single_1", 2, "100", "full", 1.0),
+        ];
+        let Kind::Heat(map) = &figures(&scattered)["m-depth"].kind else {
+            panic!()
+        };
+        assert_eq!(map.values, [[Some(50.0), None, None, None, Some(100.0)]]);
+    }
+
+    #[test]
+    fn retention_counts_what_is_held_where() {
+        let step = |step, retained: &[u32]| TraceStep {
+            step,
+            retained: retained.to_vec(),
+            ..TraceStep::default()
+        };
+        let trace = Trace {
+            name: "n".to_owned(),
+            model: "m".to_owned(),
+            method: "inertia".to_owned(),
+            steps: vec![step(1, &[0, 3]), step(2, &[3])],
+        };
+        let Kind::Heat(map) = retention(&trace).unwrap().kind else {
+            panic!()
+        };
+        assert_eq!(
+            map.values,
+            [[100.0, 0.0, 0.0, 100.0], [0.0, 0.0, 0.0, 100.0]].map(|row| row.map(Some).to_vec())
+        );
+        assert_eq!(map.rows, ["1", "2"]);
+    }
+}

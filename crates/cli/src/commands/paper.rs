@@ -9,7 +9,7 @@ use inertiakv_eval::{EvalError, figure::Figure};
 use serde::Serialize;
 
 use crate::args::{PaperArguments, PaperCommand, PaperRunArguments};
-use crate::failure::{Interrupted, usage};
+use crate::failure::Interrupted;
 use crate::interrupt::{self, Stoppable};
 use crate::printer::Printer;
 use crate::{figures, model, settings};
@@ -86,14 +86,7 @@ fn item(text: &str) -> anyhow::Result<(String, Experiment)> {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         return Ok((name, Experiment::read(path)?));
     }
-    let known = BUILT_IN.iter().any(|(name, _)| *name == text);
-    let experiment = Experiment::built_in(text);
-    if known {
-        return Ok((text.to_owned(), experiment?));
-    }
-    experiment
-        .map(|experiment| (text.to_owned(), experiment))
-        .map_err(|error| usage(error.to_string()))
+    Ok((text.to_owned(), Experiment::built_in(text)?))
 }
 
 fn with_model(experiment: &Experiment, arguments: &PaperRunArguments, printer: &Printer) -> anyhow::Result<Findings> {

@@ -10,7 +10,7 @@ use inertiakv_eval::figure::Kind;
 use crate::trace::engine;
 
 const HEAD: &str = "title = \"T\"\nshows = \"s\"\nneeds = \"n\"\n[study]\n";
-const RULER: &str = "{ name = \"RULER\", from = { source = \"ruler\", lengths = [1200], tasks = [\"niah_single_1\", \"vt\"] }, samples = 2 }";
+const RULER: &str = "{ name = \"RULER\", from = { source = \"ruler\", lengths = [1500], tasks = [\"niah_single_1\", \"vt\"] }, samples = 2 }";
 
 fn run(engine: &Engine, folder: &Path, study: &str) -> Findings {
     let experiment = Experiment::parse(&format!("{HEAD}{study}")).unwrap();
@@ -70,7 +70,7 @@ values = [1, 2, 3, 4, "–", 5]
     let difference = value(2, 1).unwrap() - value(2, 2).unwrap();
     assert!((value(2, 3).unwrap() - difference).abs() < 1e-9);
     assert!(
-        value(2, 5).unwrap() > 300.0,
+        value(2, 5).unwrap() > 400.0,
         "half of a prompt stays: {:?}",
         value(2, 5)
     );
