@@ -107,11 +107,11 @@ fn summary(page: &mut String, rows: &[Row]) -> Result<()> {
                 .and_then(|cost| cost.milliseconds_per_token)
                 .map_or_else(none, |time| format!("{time:.1}")),
         ];
-        let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
         writeln!(
             page,
-            "<tr><th scope=\"row\">{}</th>{cells}</tr>",
-            breakable(&summary.method)
+            "<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
+            breakable(&summary.method),
+            cells.join("</td><td>")
         )?;
     }
     page.push_str("</tbody></table></div>\n");

@@ -22,7 +22,7 @@ pub use table::{Cell, Source, Table, TableRow};
 
 use std::path::Path;
 
-use inertiakv::policy::{Aggregation, Method, Scorer};
+use inertiakv::policy::{Aggregation, Method, Policy, Ratio, Scorer};
 use inertiakv::{BenchOptions, BenchRow, CorrelationOptions};
 use serde::{Deserialize, Serialize};
 
@@ -252,11 +252,11 @@ impl Speed {
             .filter(|figure| figure.name.starts_with(&self.figure));
         Ok(Findings {
             figures: figures.collect(),
-            tables: vec![self.table(title, lab.engine.name(), &rows)],
+            tables: vec![Self::table(title, lab.engine.name(), &rows)],
         })
     }
 
-    fn table(&self, title: &str, model: &str, rows: &[BenchRow]) -> Table {
+    fn table(title: &str, model: &str, rows: &[BenchRow]) -> Table {
         let base = |context: usize| {
             let of_context =
                 |row: &&BenchRow| row.context == context && row.method.split(':').next() == Some("inertia");
@@ -370,30 +370,28 @@ impl Mechanisms {
             .map(|(_, text)| method(text))
             .collect::<Result<_, _>>()?;
         let mark = |is: bool| Cell::Text(if is { "✓" } else { "–" }.to_owned());
-        let policy = |method: &Method| method.decode.policy.clone();
-        let rows: [(&str, &dyn Fn(&Method) -> Cell); 5] = [
-            ("Query-aware decoding score", &|method| {
-                mark(policy(method).evicts() && policy(method).scorer.features().mass)
-            }),
-            ("Temporal accumulation", &|method| {
-                mark(policy(method).aggregation != Aggregation::SingleStep)
-            }),
-            ("Static reserve", &|method| {
-                mark(policy(method).protect.reserve != inertiakv::policy::Ratio::ZERO)
-            }),
-            ("First-eviction rescue", &|method| mark(policy(method).protect.rescue)),
-            ("Default α", &|method| {
-                policy(method)
-                    .aggregation
-                    .alpha()
-                    .map_or(Cell::Nothing, |alpha| Cell::plain(alpha.as_f64(), 1))
-            }),
+        let of_policy = |label: &str, policy: &Policy| match label {
+            "Query-aware decoding score" => mark(policy.evicts() && policy.scorer.features().mass),
+            "Temporal accumulation" => mark(policy.aggregation != Aggregation::SingleStep),
+            "Static reserve" => mark(policy.protect.reserve != Ratio::ZERO),
+            "First-eviction rescue" => mark(policy.protect.rescue),
+            _ => Cell::of(policy.aggregation.alpha().map(Ratio::as_f64), 1),
+        };
+        let labels = [
+            "Query-aware decoding score",
+            "Temporal accumulation",
+            "Static reserve",
+            "First-eviction rescue",
+            "Default α",
         ];
-        let rows = rows.iter().map(|(label, of)| TableRow {
+        let rows = labels.into_iter().map(|label| TableRow {
             model: "inertiakv".to_owned(),
             source: Source::Run,
-            label: (*label).to_owned(),
-            cells: methods.iter().map(of).collect(),
+            label: label.to_owned(),
+            cells: methods
+                .iter()
+                .map(|method| of_policy(label, &method.decode.policy))
+                .collect(),
         });
         Ok(Table {
             title: title.to_owned(),

@@ -178,7 +178,7 @@ fn view(model: &str, records: &[Measured], traces: &[Trace], bootstrap: &Bootstr
     .collect();
     let order: Vec<String> = rows.iter().map(|row| row.summary.method.clone()).collect();
     figures.extend(depths(model, &records, &order));
-    figures.extend(traces.iter().filter(|trace| trace.model == model).flat_map(retention));
+    figures.extend(traces.iter().filter(|trace| trace.model == model).filter_map(retention));
     for figure in &mut figures {
         figure.name = format!("{slug}-{}", figure.name);
     }

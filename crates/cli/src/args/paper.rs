@@ -31,7 +31,7 @@ pub(crate) enum PaperCommand {
     /// Every table, figure and study, what it shows and what it needs
     List(OutputArguments),
     /// Run one of them
-    Run(PaperRunArguments),
+    Run(Box<PaperRunArguments>),
 }
 
 #[derive(Debug, Args)]

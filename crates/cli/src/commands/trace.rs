@@ -240,8 +240,11 @@ pub(crate) fn measure(value: Option<f64>) -> String {
     value.map_or_else(|| "–".to_owned(), |value| format!("{value:.4}"))
 }
 
+/// What is taken of a step.
+type Measure = fn(&TraceStep) -> Option<f64>;
+
 fn drawn(name: &str, model: &str, method: &Method, trace: RankTrace, pair: Option<&Pair>) -> Vec<Figure> {
-    let over_steps = |name: &str, title: &str, measures: &[(&str, fn(&TraceStep) -> Option<f64>)]| {
+    let over_steps = |name: &str, title: &str, measures: &[(&str, Measure)]| {
         let series = measures.iter().map(|(label, of)| {
             let points = trace
                 .steps

@@ -107,6 +107,9 @@ pub enum Plot {
     Depths,
 }
 
+/// A line of a plot.
+type Series = (String, Vec<(f64, f64)>);
+
 /// A benchmark's answers, or what is missing.
 type Answered = Result<Answers, String>;
 
@@ -289,7 +292,9 @@ impl Quality {
                     points.sort_by(|a, b| a.0.total_cmp(&b.0));
                     let greatest = points.iter().map(|point| point.1).fold(0.0, f64::max);
                     if *normalised && greatest > 0.0 {
-                        points.iter_mut().for_each(|point| point.1 /= greatest);
+                        for point in &mut points {
+                            point.1 /= greatest;
+                        }
                     }
                     (entry.label.clone(), points)
                 };
@@ -325,7 +330,7 @@ impl Quality {
             }
             Plot::Points { name, x, y } => {
                 let (across, up) = (column(x)?, column(y)?);
-                let mut series: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+                let mut series: Vec<Series> = Vec::new();
                 for (entry, row) in self.rows.iter().zip(&table.rows) {
                     let Some(point) = value(row, across).zip(value(row, up)) else {
                         continue;
@@ -366,8 +371,8 @@ impl Quality {
         &self,
         table: &Table,
         together: bool,
-        line: impl Fn(&Entry, &TableRow) -> (String, Vec<(f64, f64)>),
-    ) -> Vec<(Option<String>, Vec<(String, Vec<(f64, f64)>)>)> {
+        line: impl Fn(&Entry, &TableRow) -> Series,
+    ) -> Vec<(Option<String>, Vec<Series>)> {
         let mut all: Vec<(Option<String>, Vec<_>)> = Vec::new();
         for (entry, row) in self.rows.iter().zip(&table.rows) {
             let benchmark = entry.benchmark.clone().filter(|_| !together);

@@ -77,6 +77,9 @@ pub struct Anatomy {
     pub rules: Vec<String>,
 }
 
+/// What is taken of a trace.
+type Measure = fn(&TraceSummary) -> Option<f64>;
+
 /// An example's trace and score.
 fn traced(
     lab: &mut Lab<'_>,
@@ -423,14 +426,14 @@ impl Sensitivity {
                 let (trace, _) = traced(lab, example, &watched, (index, examples.len()))?;
                 seen.push(TraceSummary::of(std::slice::from_ref(&trace))?);
             }
-            let measures: [(&str, &dyn Fn(&TraceSummary) -> Option<f64>); 5] = [
-                ("raw/EMA disagreement", &|s| {
+            let measures: [(&str, Measure); 5] = [
+                ("raw/EMA disagreement", |s| {
                     s.raw_ema_jaccard.map(|jaccard| 1.0 - jaccard)
                 }),
-                ("raw top evicted", &|s| s.raw_top_missed),
-                ("boundary margin", &|s| s.boundary_margin),
-                ("score entropy", &|s| s.score_entropy),
-                ("raw churn", &|s| s.raw_churn),
+                ("raw top evicted", |s| s.raw_top_missed),
+                ("boundary margin", |s| s.boundary_margin),
+                ("score entropy", |s| s.score_entropy),
+                ("raw churn", |s| s.raw_churn),
             ];
             for (label, measure) in measures {
                 let both = seen.iter().map(measure).zip(&differences);

@@ -57,9 +57,9 @@ impl Proposition {
                 "mean gap",
                 "its limit",
                 "variance of the gap",
-                "its bound",
+                "bound of the variance",
                 "misranked",
-                "its bound",
+                "bound of misranking",
             ]
             .map(str::to_owned)
             .to_vec(),

@@ -23,9 +23,9 @@ pub struct Pair {
     pub raw: Vec<(f64, f64)>,
     /// The running estimate.
     pub ema: Vec<(f64, f64)>,
-    /// Steps at which the token inside scores less.
+    /// How often the order of the two changes from a step to the next.
     pub raw_flips: usize,
-    /// Steps at which it ranks lower.
+    /// The same of the running estimate.
     pub ema_flips: usize,
 }
 
@@ -93,7 +93,7 @@ fn best(seen: &[[Ranking; 2]], budget: usize) -> Option<Pair> {
     let is_old = |position: &&u32| scores.iter().all(|step| step[0].contains_key(position));
     let inside = order[budget.saturating_sub(NEAR)..budget].iter().filter(is_old);
     let outside: Vec<u32> = order[budget..].iter().take(NEAR).filter(is_old).copied().collect();
-    let pairs = inside.flat_map(|&inside| outside.iter().map(move |&outside| pair(&scores, inside, outside)));
+    let pairs = inside.flat_map(|&inside| outside.iter().map(move |&outside| pair(scores, inside, outside)));
     // Of equals the first, which is the farthest inside.
     pairs.reduce(|best, next| {
         let worth = |pair: &Pair| pair.raw_flips as isize - 4 * pair.ema_flips as isize;
@@ -108,7 +108,8 @@ fn pair(scores: &[[BTreeMap<u32, f32>; 2]], inside: u32, outside: u32) -> Pair {
         let greatest = values.iter().map(|(a, b)| a.max(*b)).fold(f64::MIN_POSITIVE, f64::max);
         values.iter().map(|(a, b)| (a / greatest, b / greatest)).collect()
     };
-    let flips = |series: &[(f64, f64)]| series.iter().filter(|(inside, outside)| inside < outside).count();
+    let is_flip = |pair: &[(f64, f64)]| (pair[0].0 < pair[0].1) != (pair[1].0 < pair[1].1);
+    let flips = |series: &[(f64, f64)]| series.windows(2).filter(|pair| is_flip(pair)).count();
     let (raw, ema) = (series(0), series(1));
     Pair {
         inside,
