@@ -95,6 +95,14 @@ impl Lab<'_> {
         methods: &[Method],
         apart: bool,
     ) -> Result<Answers, EvalError> {
+        // A method that is named twice is one method.
+        let mut distinct: Vec<Method> = Vec::with_capacity(methods.len());
+        for method in methods {
+            if !distinct.contains(method) {
+                distinct.push(method.clone());
+            }
+        }
+        let methods = &distinct;
         let mut results = Results::open(&self.folder)?;
         let progress = &mut *self.progress;
         let plan = Plan::new(self.engine, examples, methods, results.outcomes())?;
