@@ -1,6 +1,8 @@
 //! What can be typed? The definition of the command line, from which parsing and help come.
 
 mod eval;
+mod paper;
+mod report;
 mod scorers;
 mod serve;
 
@@ -17,6 +19,8 @@ pub(crate) use eval::{
     EvalArguments, EvalCommand, EvalRunArguments, EvalShowArguments, ExportArguments, GridArguments, MergeArguments,
     PaceArguments, RulerArguments,
 };
+pub(crate) use paper::{PaperArguments, PaperCommand, PaperRunArguments};
+pub(crate) use report::{ReportArguments, TraceArguments};
 pub(crate) use scorers::{CorrelateArguments, TrainScorerArguments};
 pub(crate) use serve::ServeArguments;
 
@@ -160,6 +164,15 @@ pub(crate) enum Command {
     /// Measure what methods cost in quality
     #[command(after_long_help = eval::EXAMPLES)]
     Eval(EvalArguments),
+    /// Run a table or figure of the paper
+    #[command(after_long_help = paper::EXAMPLES)]
+    Paper(PaperArguments),
+    /// Make one page of a folder of results
+    #[command(after_long_help = report::REPORT_EXAMPLES)]
+    Report(ReportArguments),
+    /// Watch how steady a method's ranking is, step by step
+    #[command(after_long_help = report::TRACE_EXAMPLES)]
+    Trace(TraceArguments),
     /// Measure how much each scorer ranks entries as attention does
     #[command(after_long_help = scorers::CORRELATE_EXAMPLES)]
     Correlate(CorrelateArguments),

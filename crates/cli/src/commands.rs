@@ -8,9 +8,12 @@ pub(crate) mod demo;
 pub(crate) mod eval;
 pub(crate) mod methods;
 pub(crate) mod models;
+pub(crate) mod paper;
 pub(crate) mod perplexity;
+pub(crate) mod report;
 pub(crate) mod run;
 pub(crate) mod serve;
+pub(crate) mod trace;
 pub(crate) mod train_scorer;
 
 use std::ops::ControlFlow;

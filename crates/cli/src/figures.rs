@@ -1,279 +1,147 @@
-//! The paper's efficiency figures, drawn from measurements: each as SVG and as PNG.
+//! What do figures look like? Each is drawn as SVG and as PNG.
+//!
+//! A figure can be read without colour: series differ in marker and dashes, cells carry their number or a shade of one hue.
+
+mod heat;
+mod series;
 
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-use anyhow::{Result, anyhow};
-use inertiakv::BenchRow;
-use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
-use plotters::coord::{CoordTranslate, Shift};
-use plotters::drawing::DrawingAreaErrorKind;
-use plotters::prelude::{
-    BitMapBackend, Circle, Color, DrawingArea, DrawingBackend, IntoDrawingArea, IntoSegmentedCoord, LineSeries,
-    PathElement, RGBColor, Rectangle, SVGBackend, SegmentValue, Text, WHITE,
-};
-use plotters::style::{BLACK, FontStyle, IntoFont, register_font};
+use anyhow::{Context, Result, anyhow};
+use inertiakv_eval::figure::{Figure, Kind};
+use plotters::coord::Shift;
+use plotters::prelude::{BitMapBackend, DrawingArea, DrawingBackend, IntoDrawingArea, RGBColor, SVGBackend, WHITE};
+use plotters::style::{FontStyle, register_font};
 
-const SIZE: (u32, u32) = (900, 540);
+use crate::format::counted;
+use crate::printer::Printer;
+
+/// Of a figure in a file, and in a page that is wide.
+pub(crate) const WIDE: (u32, u32) = (900, 540);
+/// In a page on a telephone.
+pub(crate) const NARROW: (u32, u32) = (360, 440);
+
 const FONT: &str = "sans-serif";
 /// Told apart also by those who do not see red and green.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0x00, 0x72, 0xB2),
-    RGBColor(0xE6, 0x9F, 0x00),
-    RGBColor(0x00, 0x9E, 0x73),
-    RGBColor(0xCC, 0x79, 0xA7),
-    RGBColor(0x56, 0xB4, 0xE9),
+    RGBColor(0xB8, 0x6E, 0x00),
+    RGBColor(0x00, 0x7A, 0x59),
+    RGBColor(0xA0, 0x3C, 0x7A),
+    RGBColor(0x2B, 0x7F, 0xB5),
     RGBColor(0xD5, 0x5E, 0x00),
     RGBColor(0x55, 0x55, 0x55),
 ];
 
-/// How many figures there are where every method they show was measured.
-pub(crate) const COUNT: usize = 3;
-
-/// A figure, as data.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Figure {
-    /// Name of its files.
-    name: &'static str,
-    title: String,
-    unit: &'static str,
-    kind: Kind,
+/// A map of many rows is a tall file.
+fn size_in_file(figure: &Figure) -> (u32, u32) {
+    let rows = match &figure.kind {
+        Kind::Heat(heat) => heat.rows.len() as u32,
+        Kind::Bars { .. } | Kind::Lines(_) => 0,
+    };
+    (WIDE.0, WIDE.1.max(rows * 16 + 220))
 }
 
-#[derive(Debug, PartialEq)]
-enum Kind {
-    /// One bar per label, made of the same parts.
-    Bars {
-        parts: Vec<&'static str>,
-        bars: Vec<(String, Vec<f64>)>,
-    },
-    /// One line per label over the context.
-    Lines(Vec<(String, Vec<(usize, f64)>)>),
+/// Writes `<name>.svg` and `<name>.png`.
+fn write(figure: &Figure, folder: &Path) -> Result<[PathBuf; 2]> {
+    let paths = ["svg", "png"].map(|kind| folder.join(format!("{}.{kind}", figure.name)));
+    let named = |error: anyhow::Error| error.context(format!("cannot draw into {}", folder.display()));
+    let drawing = svg(figure, size_in_file(figure), true).map_err(named)?;
+    std::fs::write(&paths[0], drawing).map_err(|error| named(error.into()))?;
+    write_png(figure, &paths[1]).map_err(named)?;
+    Ok(paths)
 }
 
-/// All figures that the rows allow: Figure 3 (where the decode time goes), Figure 10 (speedup of refreshing less often)
-/// and Figure 11 (throughput over the context) of the paper.
-pub(crate) fn all(model: &str, rows: &[BenchRow]) -> Vec<Figure> {
-    [composition(model, rows), speedup(model, rows), throughput(model, rows)]
-        .into_iter()
-        .flatten()
-        .collect()
+/// The figure as SVG; the title is left out where it stands beside the figure.
+pub(crate) fn svg(figure: &Figure, size: (u32, u32), titled: bool) -> Result<String> {
+    let mut svg = String::new();
+    draw(
+        figure,
+        &SVGBackend::with_string(&mut svg, size).into_drawing_area(),
+        titled,
+    )?;
+    Ok(svg)
 }
 
-fn longest(rows: &[BenchRow]) -> (usize, Vec<&BenchRow>) {
-    let context = rows.iter().map(|row| row.context).max().unwrap_or(0);
-    (context, rows.iter().filter(|row| row.context == context).collect())
+fn write_png(figure: &Figure, path: &Path) -> Result<()> {
+    let size = size_in_file(figure);
+    let (width, height) = size;
+    let mut pixels = vec![0; 3 * (width * height) as usize];
+    draw(
+        figure,
+        &BitMapBackend::with_buffer(&mut pixels, size).into_drawing_area(),
+        true,
+    )?;
+    let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(&pixels)?;
+    Ok(writer.finish()?)
 }
 
-fn composition(model: &str, rows: &[BenchRow]) -> Option<Figure> {
-    let (context, rows) = longest(rows);
-    let bars = rows.iter().map(|row| {
-        let share = row.share;
-        let token = 1e3 / row.decode_tokens_per_second;
-        let parts = [
-            share.matmul,
-            share.attention,
-            share.scoring,
-            share.eviction,
-            share.other,
-        ];
-        (row.method.clone(), parts.map(|share| share * token).to_vec())
-    });
-    let bars: Vec<_> = bars.collect();
-    (!bars.is_empty()).then(|| Figure {
-        name: "figure-3-decode-composition",
-        title: format!("{model}: decode time at {context} tokens"),
-        unit: "ms per token",
-        kind: Kind::Bars {
-            parts: vec!["matmul", "attention", "scoring", "eviction", "other"],
-            bars,
-        },
-    })
+fn draw<B: DrawingBackend>(figure: &Figure, area: &DrawingArea<B, Shift>, titled: bool) -> Result<()> {
+    use_own_font();
+    area.fill(&WHITE).map_err(|error| anyhow!("{error}"))?;
+    let title = titled.then_some(figure.title.as_str());
+    match &figure.kind {
+        Kind::Bars { parts, bars } => series::bars(area, title, &figure.unit, parts, bars),
+        Kind::Lines(lines) => series::lines(area, title, &figure.unit, lines),
+        Kind::Heat(heat) => heat::heat(area, title, &figure.unit, heat),
+    }
+    .map_err(|error| anyhow!("{error}"))?;
+    area.present().map_err(|error| anyhow!("{error}"))
 }
 
-/// Against the method that scores at every step; `None` if it was not measured, or nothing else.
-fn speedup(model: &str, rows: &[BenchRow]) -> Option<Figure> {
-    let (context, rows) = longest(rows);
-    let preset = |row: &BenchRow| row.method.split(':').next().unwrap_or_default().to_owned();
-    let base = rows.iter().find(|row| preset(row) == "inertia")?;
-    let bars: Vec<_> = rows
-        .iter()
-        .filter(|row| ["inertia-lazy", "score-free"].contains(&preset(row).as_str()))
-        .map(|row| {
-            let speedup = row.decode_tokens_per_second / base.decode_tokens_per_second;
-            (row.method.clone(), vec![speedup])
-        })
-        .collect();
-    (!bars.is_empty()).then(|| Figure {
-        name: "figure-10-lazy-speedup",
-        title: format!("{model}: decode speed against scoring every step, {context} tokens"),
-        unit: "times the speed of inertia",
-        kind: Kind::Bars {
-            parts: vec!["speedup"],
-            bars,
-        },
-    })
+/// The shade of a share: white to dark blue, ever darker, so that it needs no colour.
+pub(crate) fn shade(share: f64) -> (u8, u8, u8) {
+    let mix = |from: f64, to: f64| (from + (to - from) * share).round() as u8;
+    (mix(255.0, 8.0), mix(255.0, 48.0), mix(255.0, 107.0))
 }
 
-fn throughput(model: &str, rows: &[BenchRow]) -> Option<Figure> {
-    let mut lines: Vec<(String, Vec<(usize, f64)>)> = Vec::new();
-    for row in rows {
-        let point = (row.context, row.decode_tokens_per_second);
-        match lines.iter_mut().find(|(method, _)| *method == row.method) {
-            Some((_, points)) => points.push(point),
-            None => lines.push((row.method.clone(), vec![point])),
-        }
-    }
-    for (_, points) in &mut lines {
-        points.sort_unstable_by_key(|point| point.0);
-    }
-    (!lines.is_empty()).then(|| Figure {
-        name: "figure-11-decode-throughput",
-        title: format!("{model}: decode throughput"),
-        unit: "tokens per second",
-        kind: Kind::Lines(lines),
-    })
+/// The folder for figures; what is wrong with it shows before minutes of work.
+pub(crate) fn make_folder(folder: &Path) -> Result<()> {
+    std::fs::create_dir_all(folder)
+        .with_context(|| format!("cannot create the folder {}; choose another", folder.display()))
 }
 
-impl Figure {
-    /// Writes `<name>.svg` and `<name>.png`.
-    pub(crate) fn write(&self, folder: &Path) -> Result<[PathBuf; 2]> {
-        use_own_font();
-        let paths = ["svg", "png"].map(|kind| folder.join(format!("{}.{kind}", self.name)));
-        let named = |error: anyhow::Error| error.context(format!("cannot draw into {}", folder.display()));
-        self.draw(&SVGBackend::new(&paths[0], SIZE).into_drawing_area())
-            .map_err(named)?;
-        self.write_png(&paths[1]).map_err(named)?;
-        Ok(paths)
+/// Writes figures into a folder and says how many.
+pub(crate) fn write_all(folder: &Path, figures: &[Figure], printer: &Printer) -> Result<()> {
+    make_folder(folder)?;
+    for figure in figures {
+        write(figure, folder)?;
     }
-
-    fn write_png(&self, path: &Path) -> Result<()> {
-        let (width, height) = SIZE;
-        let mut pixels = vec![0; 3 * (width * height) as usize];
-        self.draw(&BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area())?;
-        let mut encoder = png::Encoder::new(BufWriter::new(File::create(path)?), width, height);
-        encoder.set_color(png::ColorType::Rgb);
-        encoder.set_depth(png::BitDepth::Eight);
-        let mut writer = encoder.write_header()?;
-        writer.write_image_data(&pixels)?;
-        Ok(writer.finish()?)
-    }
-
-    fn draw<B: DrawingBackend>(&self, area: &DrawingArea<B, Shift>) -> Result<()> {
-        area.fill(&WHITE).map_err(|error| anyhow!("{error}"))?;
-        match &self.kind {
-            Kind::Bars { parts, bars } => self.draw_bars(area, parts, bars),
-            Kind::Lines(lines) => self.draw_lines(area, lines),
-        }
-        .map_err(|error| anyhow!("{error}"))?;
-        area.present().map_err(|error| anyhow!("{error}"))
-    }
-
-    fn draw_bars<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        parts: &[&str],
-        bars: &[(String, Vec<f64>)],
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        let highest = bars.iter().map(|(_, parts)| parts.iter().sum()).fold(0.0, f64::max);
-        let labels: Vec<&str> = bars.iter().map(|(label, _)| label.as_str()).collect();
-        let mut chart = self
-            .builder(area)
-            .build_cartesian_2d((0..labels.len()).into_segmented(), 0.0..highest * 1.25)?;
-        let label = |segment: &SegmentValue<usize>| match segment {
-            SegmentValue::CenterOf(index) => labels.get(*index).copied().unwrap_or_default().to_owned(),
-            _ => String::new(),
-        };
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(labels.len())
-            .x_label_formatter(&label)
-            .y_desc(self.unit)
-            .label_style((FONT, 15))
-            .draw()?;
-        for (part, name) in parts.iter().enumerate() {
-            let colour = COLOURS[part % COLOURS.len()];
-            let boxes = bars.iter().enumerate().map(|(index, (_, parts))| {
-                let below: f64 = parts[..part].iter().sum();
-                let corners = [
-                    (SegmentValue::Exact(index), below),
-                    (SegmentValue::Exact(index + 1), below + parts[part]),
-                ];
-                let mut bar = Rectangle::new(corners, colour.filled());
-                bar.set_margin(0, 0, 25, 25);
-                bar
-            });
-            let series = chart.draw_series(boxes)?;
-            if parts.len() > 1 {
-                series
-                    .label(*name)
-                    .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour.filled()));
-            }
-        }
-        let totals = bars.iter().enumerate().map(|(index, (_, parts))| {
-            let total: f64 = parts.iter().sum();
-            let place = (SegmentValue::CenterOf(index), total + highest * 0.04);
-            Text::new(format!("{total:.2}"), place, (FONT, 15).into_font())
-        });
-        chart.draw_series(totals)?;
-        if parts.len() > 1 {
-            draw_legend(&mut chart)?;
-        }
-        Ok(())
-    }
-
-    fn draw_lines<B: DrawingBackend>(
-        &self,
-        area: &DrawingArea<B, Shift>,
-        lines: &[(String, Vec<(usize, f64)>)],
-    ) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-        let points = || lines.iter().flat_map(|(_, points)| points);
-        let highest = points().map(|point| point.1).fold(0.0, f64::max);
-        let longest = points().map(|point| point.0).max().unwrap_or(1);
-        let mut chart = self
-            .builder(area)
-            .build_cartesian_2d(0..longest + longest / 20 + 1, 0.0..highest * 1.25)?;
-        chart
-            .configure_mesh()
-            .x_desc("tokens of context")
-            .y_desc(self.unit)
-            .label_style((FONT, 15))
-            .draw()?;
-        for (index, (label, points)) in lines.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?
-                .label(label)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
-            chart.draw_series(points.iter().map(|&point| Circle::new(point, 4, colour.filled())))?;
-        }
-        draw_legend(&mut chart)
-    }
-
-    fn builder<'a, 'b, B: DrawingBackend>(&self, area: &'a DrawingArea<B, Shift>) -> ChartBuilder<'a, 'b, B> {
-        let mut builder = ChartBuilder::on(area);
-        builder
-            .caption(&self.title, (FONT, 20))
-            .margin(16)
-            .x_label_area_size(40)
-            .y_label_area_size(64);
-        builder
-    }
+    printer.note(&format!(
+        "drew {} as SVG and PNG in {}",
+        counted(figures.len(), "figure"),
+        folder.display()
+    ));
+    Ok(())
 }
 
-fn draw_legend<'a, B: DrawingBackend + 'a, C: CoordTranslate>(
-    chart: &mut ChartContext<'a, B, C>,
-) -> Result<(), DrawingAreaErrorKind<B::ErrorType>> {
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperRight)
-        .label_font((FONT, 15))
-        .border_style(BLACK)
-        .background_style(WHITE)
-        .draw()
+/// A number as an axis shows it: `0.25`, `12`, `4k`, `1.5M`.
+pub(crate) fn compact(value: f64) -> String {
+    let (value, unit) = match value.abs() {
+        size if size >= 1e9 => (value / 1e9, "G"),
+        size if size >= 1e6 => (value / 1e6, "M"),
+        size if size >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let decimals = match value.abs() {
+        size if size >= 100.0 => 0,
+        size if size >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.decimals$}");
+    let text = if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.')
+    } else {
+        &text
+    };
+    format!("{}{unit}", if text == "-0" { "0" } else { text })
 }
 
 /// Figures look alike on every machine, also where no font is installed.
@@ -287,71 +155,92 @@ fn use_own_font() {
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNT, Kind, all};
-    use inertiakv::{BenchRow, Share};
+    use super::{NARROW, WIDE, compact, shade, svg, write};
+    use inertiakv_eval::figure::{Figure, Heat, Kind, Lines};
 
-    fn row(context: usize, method: &str, speed: f64) -> BenchRow {
-        BenchRow {
-            context,
-            method: method.to_owned(),
-            sequences: 1,
-            prefill_tokens_per_second: 500.0,
-            prefill_spread: [490.0, 510.0],
-            decode_tokens_per_second: speed,
-            decode_spread: [speed, speed],
-            step_milliseconds: 1e3 / speed,
-            first_step_milliseconds: 2e3 / speed,
-            share: Share {
-                matmul: 0.5,
-                attention: 0.25,
-                scoring: 0.125,
-                eviction: 0.0625,
-                other: 0.0625,
-            },
-            retained: 10,
-            kv_bytes: 1,
-            peak_rss_bytes: None,
+    fn figure(kind: Kind) -> Figure {
+        Figure {
+            name: "f".to_owned(),
+            title: "Title".to_owned(),
+            unit: "score".to_owned(),
+            kind,
         }
     }
 
     #[test]
-    fn figures_show_the_rows() {
-        let rows = [
-            row(100, "inertia", 80.0),
-            row(50, "inertia", 90.0),
-            row(100, "inertia-lazy", 100.0),
-        ];
-        let figures = all("m", &rows);
-        assert_eq!(figures.len(), COUNT);
-        let Kind::Bars { bars, .. } = &figures[0].kind else {
-            panic!()
-        };
+    fn numbers_are_short() {
+        let shown = [0.0, -0.0, 0.25, 12.0, 12.34, 300.0, 4096.0, 16_000.0, 1.5e6, 2e9].map(compact);
         assert_eq!(
-            bars[0],
-            ("inertia".to_owned(), vec![6.25, 3.125, 1.5625, 0.78125, 0.78125])
+            shown,
+            ["0", "0", "0.25", "12", "12.3", "300", "4096", "16k", "1.5M", "2G"]
         );
-        let Kind::Bars { bars, .. } = &figures[1].kind else {
-            panic!()
+    }
+
+    #[test]
+    fn every_kind_is_drawn_at_both_sizes() {
+        let series: Vec<_> = (0..16)
+            .map(|n| (format!("method {n}"), vec![(10.0, f64::from(n)), (1000.0, 50.0)]))
+            .collect();
+        let heat = Heat {
+            rows: vec!["a".to_owned(), "b".to_owned()],
+            columns: vec!["x".to_owned()],
+            values: vec![vec![Some(42.0)], vec![None]],
+            range: (0.0, 100.0),
         };
-        assert_eq!(*bars, [("inertia-lazy".to_owned(), vec![1.25])]);
-        let Kind::Lines(lines) = &figures[2].kind else { panic!() };
-        assert_eq!(lines[0], ("inertia".to_owned(), vec![(50, 90.0), (100, 80.0)]));
-    }
-
-    #[test]
-    fn no_figure_without_its_rows() {
-        assert!(all("m", &[]).is_empty());
-        assert_eq!(all("m", &[row(100, "full", 80.0)]).len(), 2);
-    }
-
-    #[test]
-    fn files_are_written() {
-        let folder = tempfile::tempdir().unwrap();
-        for figure in all("m", &[row(100, "inertia", 80.0), row(100, "score-free", 100.0)]) {
-            let [svg, png] = figure.write(folder.path()).unwrap();
-            let svg = std::fs::read_to_string(svg).unwrap();
-            assert!(svg.starts_with("<svg") && svg.contains("inertia"));
+        let kinds = [
+            Kind::Bars {
+                parts: vec!["p".to_owned(), "q".to_owned()],
+                bars: vec![("bar".to_owned(), vec![1.0, 2.0])],
+            },
+            Kind::Lines(Lines {
+                axis: "tokens".to_owned(),
+                logarithmic: true,
+                series,
+            }),
+            Kind::Heat(heat),
+        ];
+        for kind in kinds {
+            let figure = figure(kind);
+            for size in [WIDE, NARROW] {
+                let drawn = svg(&figure, size, true).unwrap();
+                assert!(drawn.starts_with("<svg") && drawn.contains("Title"), "{drawn}");
+                assert!(!svg(&figure, size, false).unwrap().contains("Title"));
+            }
+            let folder = tempfile::tempdir().unwrap();
+            let [_, png] = write(&figure, folder.path()).unwrap();
             assert!(std::fs::read(png).unwrap().starts_with(b"\x89PNG"));
         }
+    }
+
+    #[test]
+    fn a_figure_of_nothing_is_an_empty_frame() {
+        for kind in [
+            Kind::Bars {
+                parts: Vec::new(),
+                bars: Vec::new(),
+            },
+            Kind::Lines(Lines {
+                axis: String::new(),
+                logarithmic: false,
+                series: Vec::new(),
+            }),
+            Kind::Heat(Heat {
+                rows: Vec::new(),
+                columns: Vec::new(),
+                values: Vec::new(),
+                range: (0.0, 0.0),
+            }),
+        ] {
+            assert!(svg(&figure(kind), WIDE, true).unwrap().contains("Title"));
+        }
+    }
+
+    #[test]
+    fn darker_is_more() {
+        let luminance = |share| {
+            let (red, green, blue) = shade(share);
+            f64::from(red) + f64::from(green) + f64::from(blue)
+        };
+        assert!(luminance(0.0) > luminance(0.3) && luminance(0.3) > luminance(1.0));
     }
 }

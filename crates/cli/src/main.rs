@@ -18,6 +18,7 @@ mod log;
 mod model;
 mod printer;
 mod prompt;
+mod report;
 mod settings;
 
 use std::process::ExitCode;
@@ -40,6 +41,9 @@ fn main() -> ExitCode {
         Command::Perplexity(arguments) => commands::perplexity::run(arguments, &printer),
         Command::Bench(arguments) => commands::bench::run(arguments, &printer),
         Command::Eval(arguments) => commands::eval::run(arguments, &printer),
+        Command::Paper(arguments) => commands::paper::run(arguments, &printer),
+        Command::Report(arguments) => commands::report::run(arguments, &printer),
+        Command::Trace(arguments) => commands::trace::run(arguments, &printer),
         Command::Correlate(arguments) => commands::correlate::run(arguments, &printer),
         Command::TrainScorer(arguments) => commands::train_scorer::run(arguments, &printer),
         Command::Methods(arguments) => commands::methods::run(arguments, &printer),

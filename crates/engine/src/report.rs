@@ -1,6 +1,6 @@
 //! In which words is a run reported?
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::decoder::Profile;
 
@@ -24,7 +24,7 @@ pub struct StepReport {
 }
 
 /// A run under one method. Field names are the keys of every JSON output of the project.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunReport {
     /// The model by the name it was opened with: the stem of its file, which is the name of a catalog model.
     pub model: String,

@@ -43,6 +43,12 @@ pub enum EvalError {
         /// Its budget.
         budget: usize,
     },
+    /// A method whose ranking does not live through the steps.
+    #[error("`{method}` ranks nothing while decoding, so there is nothing to trace; take one such as `inertia`")]
+    NoRanking {
+        /// The method.
+        method: String,
+    },
     /// Another run has the results open.
     #[error("another run writes to {}; wait for it, or choose another folder", path.display())]
     Busy {

@@ -8,12 +8,15 @@
 mod dice;
 mod error;
 mod example;
+pub mod experiment;
 pub mod export;
+pub mod figure;
 mod file;
 pub mod grid;
 pub mod load;
 pub mod metrics;
 mod python;
+pub mod report;
 pub mod ruler;
 pub mod run;
 pub mod statistics;

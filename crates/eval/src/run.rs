@@ -16,6 +16,7 @@ mod summary;
 pub use estimate::{Estimate, Probe};
 pub use merge::{Merged, merge};
 pub use plan::{Open, Plan};
+pub use prompt::Prompt;
 pub(crate) use results::records;
 pub use results::{Outcome, Outcomes, Record, Results};
 pub use summary::{MethodSummary, anatomies, summarise};
@@ -28,7 +29,6 @@ use inertiakv::{Engine, Method, Session};
 use crate::metrics::Scorer;
 use crate::{EvalError, Example};
 use answer::{Answered, Answering};
-use prompt::Prompt;
 
 /// How units are run and scored. None of it changes a token.
 #[derive(Debug, Clone, Copy, Default)]

@@ -1,9 +1,16 @@
 //! How steady is a ranking from step to step, and does it follow what attention says now?
 //!
-//! Pure measures over the scores of one layer and KV head at one or two decode steps. A ranking lists the candidates, so
+//! Pure measures over the scores of one layer and KV head at one or two decode steps, and [`rank_trace`], which takes them
+//! from a model. A ranking lists the candidates, so
 //! whoever calls decides whether protected entries are among them. Averages are taken over steps, then heads, then layers
 //! ([`Summary`](crate::statistics::Summary) per level). Where the paper names a measure without defining it, the definition
 //! is ours and its documentation says so.
+
+mod pair;
+mod steps;
+
+pub use pair::{Pair, boundary_pair};
+pub use steps::{RankTrace, Shadows, TraceLine, TraceStep, TraceSummary, rank_trace, raw, running};
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -62,6 +69,12 @@ impl Ranking {
     #[must_use]
     pub fn top(&self, budget: usize) -> Positions {
         self.0.iter().take(budget).map(|(position, _)| *position).collect()
+    }
+
+    /// All positions, the highest score first.
+    #[must_use]
+    pub fn order(&self) -> Vec<u32> {
+        self.0.iter().map(|(position, _)| *position).collect()
     }
 
     /// The same ranking without the positions that are not among `kept`.

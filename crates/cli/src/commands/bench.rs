@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use anyhow::Context;
 use inertiakv::policy::{Method, Preset};
 use inertiakv::{Achieved, BenchOptions, BenchRow, ModelLimits};
+use inertiakv_eval::figure::{BENCH_FIGURES, of_bench};
 use serde::Serialize;
 
 use crate::args::BenchArguments;
@@ -61,12 +61,7 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     };
     // Before minutes of measuring, not after.
     if let Some(folder) = &arguments.figures {
-        std::fs::create_dir_all(folder).with_context(|| {
-            format!(
-                "cannot create the folder {}; choose another for --figures",
-                folder.display()
-            )
-        })?;
+        figures::make_folder(folder)?;
     }
     let progress = printer.bar(0, "bench");
     let rows = engine.bench(&options, &mut |now| {
@@ -203,13 +198,9 @@ fn cells(row: &BenchRow) -> Vec<String> {
 
 fn draw(folder: &Path, record: &Record, printer: &Printer) -> anyhow::Result<()> {
     let rows: Vec<BenchRow> = record.rows.iter().map(|row| row.measured.clone()).collect();
-    let drawn = figures::all(&record.model, &rows);
-    for figure in &drawn {
-        for path in figure.write(folder)? {
-            printer.note(&format!("wrote {}", path.display()));
-        }
-    }
-    if drawn.len() < figures::COUNT {
+    let drawn = of_bench(&record.model, &rows);
+    figures::write_all(folder, &drawn, printer)?;
+    if drawn.len() < BENCH_FIGURES {
         printer
             .warn("Figure 10 needs `inertia`, and `inertia-lazy` or `score-free`, among the methods; it was not drawn");
     }

@@ -8,14 +8,20 @@ use crate::{Chat, EvalError, Example};
 /// An example in tokens: the context is prefilled, so that nothing knows yet what will be asked; the question is the first
 /// decode step.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Prompt {
-    pub(super) context: Vec<u32>,
-    pub(super) question: Vec<u32>,
+pub struct Prompt {
+    /// What is prefilled.
+    pub context: Vec<u32>,
+    /// The first step.
+    pub question: Vec<u32>,
 }
 
 impl Prompt {
     /// Cut as the benchmark cuts where it would not fit into `most` tokens.
-    pub(super) fn new(engine: &Engine, example: &Example, most: usize) -> Result<Self, EvalError> {
+    ///
+    /// # Errors
+    ///
+    /// It does not fit and the benchmark does not cut, or the model's chat template is broken.
+    pub fn new(engine: &Engine, example: &Example, most: usize) -> Result<Self, EvalError> {
         let whole = Self::of(engine, example)?;
         let length = whole.context.len() + whole.question.len() + example.max_new_tokens;
         if length <= most {

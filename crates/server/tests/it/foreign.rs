@@ -13,7 +13,8 @@ use async_openai::types::chat::{
 use futures_util::StreamExt;
 use inertiakv_server::ServerOptions;
 
-use crate::support::{World, installed};
+use crate::browser::installed;
+use crate::support::World;
 
 const KEY: &str = "the key";
 

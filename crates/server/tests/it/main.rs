@@ -1,6 +1,7 @@
 //! Does the server keep what it promises? Real sockets, tiny random models.
 
 mod batching;
+mod browser;
 mod cancellation;
 mod client;
 mod errors;

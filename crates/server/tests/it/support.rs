@@ -1,8 +1,6 @@
 //! Servers to test, over tiny models.
 
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::Command;
 
 use inertiakv::testing::TinyModel;
 use inertiakv::{Engine, EngineOptions};
@@ -117,22 +115,4 @@ pub(crate) fn text(words: usize, variant: usize) -> String {
     (0..words)
         .flat_map(|word| [((word * 7919 + variant * 104_729) % 1000).to_string(), " ".to_owned()])
         .collect()
-}
-
-/// Installs the packages of a foreign client into a folder, once. What cannot be installed fails: a test that only seems
-/// to have run is worse.
-pub(crate) fn installed(folder: &Path, install: &mut Command) {
-    // Written when all is there, so that an interrupted installation is begun anew.
-    let complete = folder.join("complete");
-    if complete.exists() {
-        return;
-    }
-    std::fs::create_dir_all(folder).expect("the folder can be made");
-    let advice = "this test needs it and the network once; `--skip real_client` leaves it out";
-    let output = install
-        .output()
-        .unwrap_or_else(|error| panic!("{install:?} does not start ({error}); {advice}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{install:?} failed; {advice}:\n{said}");
-    std::fs::write(complete, "").expect("the folder can be written");
 }
