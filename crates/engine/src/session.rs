@@ -4,6 +4,8 @@
 //! attention to, and evicts what the policy gives up (DESIGN: append, attend, score, evict).
 
 mod compress;
+#[cfg(test)]
+mod families;
 pub(crate) mod features;
 #[cfg(test)]
 mod kvpress;
@@ -402,21 +404,32 @@ impl Session {
         KvCache::bytes_together(sessions.into_iter().map(|session| &session.cache))
     }
 
-    /// Entries per layer and head; the mean, rounded up, where heads differ.
+    /// Entries per layer and head; the mean, rounded up, where heads differ. Layers with a window do not count, unless
+    /// all have one.
     #[must_use]
     pub fn retained_entries(&self) -> usize {
+        let (count, rows) = self
+            .counted_rows()
+            .fold((0, 0), |(count, sum), rows| (count + 1, sum + rows));
+        rows.div_ceil(count)
+    }
+
+    /// Entries of the fullest head that counts.
+    pub(super) fn fullest(&self) -> usize {
+        self.counted_rows().max().unwrap_or(0)
+    }
+
+    /// Entries of the heads that may lose some; of all, if none may.
+    fn counted_rows(&self) -> impl Iterator<Item = usize> {
         let config = self.engine.config();
-        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
-        let rows: usize = heads.map(|(layer, head)| self.cache.rows(layer, head)).sum();
-        rows.div_ceil(config.layers * config.kv_heads)
+        let has_evictable = (0..config.layers).any(|layer| config.window(layer).is_none());
+        let layers = (0..config.layers).filter(move |&layer| !has_evictable || config.window(layer).is_none());
+        layers.flat_map(move |layer| (0..config.kv_heads).map(move |head| self.cache.rows(layer, head)))
     }
 
     /// Entries of the emptiest and of the fullest head.
     fn retained_range(&self) -> [usize; 2] {
-        let config = self.engine.config();
-        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
-        heads
-            .map(|(layer, head)| self.cache.rows(layer, head))
+        self.counted_rows()
             .fold([usize::MAX, 0], |[least, most], rows| [least.min(rows), most.max(rows)])
     }
 
@@ -534,7 +547,7 @@ impl Session {
 
     fn note_peak(&mut self) {
         self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(self.cache.bytes());
-        self.figures.peak_entries = self.figures.peak_entries.max(self.cache.max_rows());
+        self.figures.peak_entries = self.figures.peak_entries.max(self.fullest());
     }
 }
 

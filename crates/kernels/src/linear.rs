@@ -37,7 +37,7 @@ use layout::Layout;
 pub enum LinearError {
     /// The file uses a number format without kernels.
     #[error(
-        "tensor type number {id} is not supported; use a file with F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K \
+        "tensor type number {id} is not supported; use a file with F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K \
          or Q6_K weights"
     )]
     UnsupportedType {
@@ -171,10 +171,10 @@ impl Linear {
         self.layout.bytes()
     }
 
-    /// Whether this weight multiplies the float rows of [`Activations`] rather than the quantised ones (F16 and F32).
+    /// Whether this weight multiplies the float rows of [`Activations`] rather than the quantised ones (F32, F16 and BF16).
     #[must_use]
     pub fn needs_floats(&self) -> bool {
-        matches!(self.weight_type(), WeightType::F16 | WeightType::F32)
+        self.weight_type().is_float()
     }
 
     /// Writes row `index` of the weight as floats: the embedding of a token when the matrix is tied or a lookup table.

@@ -13,6 +13,8 @@ pub enum WeightType {
     F32,
     /// IEEE half precision.
     F16,
+    /// The upper half of IEEE single precision.
+    BF16,
     /// Blocks of 32: `d * (q - 8)`, 4 bits.
     Q4_0,
     /// Blocks of 32: `d * q + m`, 4 bits.
@@ -33,9 +35,10 @@ pub enum WeightType {
 
 impl WeightType {
     /// Every type, in the order of the enum.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::F32,
         Self::F16,
+        Self::BF16,
         Self::Q4_0,
         Self::Q4_1,
         Self::Q5_0,
@@ -60,6 +63,7 @@ impl WeightType {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,
+            Self::BF16 => 30,
             Self::Q4_0 => 2,
             Self::Q4_1 => 3,
             Self::Q5_0 => 6,
@@ -75,7 +79,7 @@ impl WeightType {
     #[must_use]
     pub fn block_size(self) -> usize {
         match self {
-            Self::F32 | Self::F16 => 1,
+            Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
@@ -86,7 +90,7 @@ impl WeightType {
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F16 | Self::BF16 => 2,
             Self::Q4_0 => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
@@ -96,6 +100,12 @@ impl WeightType {
             Self::Q5K => 176,
             Self::Q6K => 210,
         }
+    }
+
+    /// Whether elements are stored as floats of their own, not as integers of a block.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 
     /// Bytes of `elements` elements in a file; `None` if they do not fill whole blocks or the number overflows.
@@ -113,6 +123,7 @@ impl fmt::Display for WeightType {
         formatter.write_str(match self {
             Self::F32 => "F32",
             Self::F16 => "F16",
+            Self::BF16 => "BF16",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
             Self::Q5_0 => "Q5_0",
@@ -134,7 +145,7 @@ mod tests {
         for ty in WeightType::ALL {
             assert_eq!(WeightType::from_ggml_id(ty.ggml_id()), Ok(ty));
         }
-        for id in [4, 5, 9, 10, 11, 15, 30, u32::MAX] {
+        for id in [4, 5, 9, 10, 11, 15, 31, u32::MAX] {
             let message = WeightType::from_ggml_id(id).unwrap_err().to_string();
             assert!(message.contains(&id.to_string()), "{message}");
         }
