@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Reconstruction};
-use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvPool, KvType};
 use inertiakv_kernels::linear::WeightType;
 use inertiakv_policy::{Method, PolicyState, Scorer, Shape};
 
@@ -17,6 +17,7 @@ use crate::decoder::{Decoder, Profile, Sequence, Workspace};
 use crate::hugging_face::open_model;
 use crate::info::{ModelInfo, ModelShape};
 use crate::learned::{LearnedScorer, ScorerError};
+use crate::plan;
 use crate::session::{CHUNK, Session};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, Sizes};
@@ -81,15 +82,7 @@ impl Engine {
                 limit: config.context_length,
             });
         }
-        let kv_pool = KvPool::new(
-            KvConfig {
-                layers: config.layers,
-                kv_heads: config.kv_heads,
-                head_dim: config.head_dim,
-                kv_type: options.kv_type,
-            },
-            options.kv_memory,
-        )?;
+        let kv_pool = plan::pool(&config, options.kv_type, options.kv_memory)?;
         let tokenizer = Tokenizer::from_gguf(&file)?;
         if tokenizer.vocabulary() > config.vocabulary {
             return Err(Error::Vocabulary {
@@ -184,6 +177,13 @@ impl Engine {
     #[must_use]
     pub fn kv_pool(&self) -> &KvPool {
         &self.inner.kv_pool
+    }
+
+    /// Most bytes of a cache that has taken a step and holds `kept` entries per head where entries may leave; layers with
+    /// a window hold what that needs of the `whole` sequence.
+    #[must_use]
+    pub fn settled_kv_bytes(&self, kept: usize, whole: usize) -> usize {
+        plan::settled_bytes(self.config(), self.kv_pool(), kept, whole)
     }
 
     /// Most tokens of a session.

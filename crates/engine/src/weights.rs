@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use inertiakv_kernels::linear::encode::{decode, encode};
-use inertiakv_kernels::linear::{Linear, LinearError, WeightType};
+use inertiakv_kernels::linear::{Linear, LinearError, StoredType, WeightType};
 
 use sha2::{Digest, Sha256};
 
@@ -12,7 +12,7 @@ use crate::backend::{Backend, CpuBackend, HeadShape};
 use crate::catalog::hexadecimal;
 use crate::config::{ModelConfig, Rope};
 use crate::decoder::{Decoder, Experts, FeedForward, Gated, HeadNorms, Layer, Projection};
-use crate::gguf::{Gguf, GgufError, TensorInfo};
+use crate::gguf::{GgmlType, Gguf, GgufError, TensorInfo};
 
 /// Loads every tensor that `config` implies; the configuration has checked names and shapes.
 ///
@@ -70,7 +70,7 @@ pub(crate) fn fingerprint(file: &Gguf) -> Result<String, GgufError> {
 /// What a matrix is quantised to at load: nothing that is not stored as floats, and not routers, which are small and
 /// decide much.
 fn becomes(tensor: &TensorInfo, quantise: Option<WeightType>) -> Option<WeightType> {
-    let is_float = WeightType::from_ggml_id(tensor.kind().id()).is_ok_and(WeightType::is_float);
+    let is_float = [GgmlType::F32, GgmlType::F16, GgmlType::BF16].contains(&tensor.kind());
     let is_matrix = tensor.dimensions().len() > 1 && !tensor.name().ends_with("ffn_gate_inp.weight");
     quantise.filter(|_| is_float && is_matrix)
 }
@@ -284,13 +284,14 @@ impl<B: Backend> Loader<'_, B> {
             });
         };
         let data = self.file.matrix_data(name, index)?;
-        let stored = WeightType::from_ggml_id(tensor.kind().id()).map_err(wrong)?;
+        let stored = StoredType::from_ggml_id(tensor.kind().id()).map_err(wrong)?;
+        let kept = stored.kept_as();
         let weight = match becomes(tensor, self.quantise) {
-            Some(wanted) if wanted != stored => {
-                let data = reencode(stored, wanted, columns, data).map_err(wrong)?;
+            Some(wanted) if wanted != kept => {
+                let data = reencode(kept, wanted, columns, data).map_err(wrong)?;
                 self.backend.weight(wanted, rows, columns, &data)
             }
-            _ => self.backend.weight(stored, rows, columns, data),
+            _ => self.backend.weight(kept, rows, columns, &stored.convert(data)),
         };
         weight.map_err(wrong)
     }

@@ -20,12 +20,14 @@ mod gguf;
 mod layout;
 mod matmul;
 mod scalar;
+mod stored;
 mod weight_type;
 
 use std::fmt;
 
 pub use activations::Activations;
 pub use matmul::{matmul, matmul_with};
+pub use stored::StoredType;
 pub use weight_type::WeightType;
 
 use arena::Region;
@@ -37,8 +39,7 @@ use layout::Layout;
 pub enum LinearError {
     /// The file uses a number format without kernels.
     #[error(
-        "tensor type number {id} is not supported; use a file with F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K \
-         or Q6_K weights"
+        "tensor type number {id} is not supported; use a file with weights in one of {supported}", supported = StoredType::names()
     )]
     UnsupportedType {
         /// The number in the tensor header.

@@ -1,6 +1,6 @@
 //! Which tensors must a model of this shape have?
 
-use inertiakv_kernels::linear::WeightType;
+use inertiakv_kernels::linear::StoredType;
 
 use super::{ConfigError, ModelConfig};
 use crate::gguf::{GgmlType, Gguf, TensorInfo};
@@ -158,10 +158,7 @@ fn check_tensor(file: &Gguf, name: &str, expected: &[usize]) -> Result<(), Confi
             "F32, F16, BF16".to_owned(),
         )
     } else {
-        (
-            WeightType::from_ggml_id(kind.id()).is_ok(),
-            WeightType::ALL.map(|kind| kind.to_string()).join(", "),
-        )
+        (StoredType::from_ggml_id(kind.id()).is_ok(), StoredType::names())
     };
     if usable {
         Ok(())

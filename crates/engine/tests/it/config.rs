@@ -371,13 +371,22 @@ fn missing_and_misshapen_tensors_are_named() {
 
 #[test]
 fn types_without_a_kernel_are_named() {
-    let iq4_nl = GgmlType::from_id(20).unwrap();
+    let iq3_s = GgmlType::from_id(21).unwrap();
     let mut writer = llama();
     let name = "blk.1.ffn_up.weight";
     writer
         .remove_tensor(name)
-        .tensor(name, &[64, 96], iq4_nl, &vec![0; 64 * 96 / 32 * 18]);
-    refused(&writer, &[name, "IQ4_NL", "Q4_K"]);
+        .tensor(name, &[256, 96], iq3_s, &vec![0; 96 * 110]);
+    refused(&writer, &[name, "[64, 96]"]);
+    let wide = TinyModel {
+        hidden: 256,
+        ..TinyModel::default()
+    };
+    let mut writer = wide.writer();
+    writer
+        .remove_tensor(name)
+        .tensor(name, &[256, 96], iq3_s, &vec![0; 96 * 110]);
+    refused(&writer, &[name, "IQ3_S", "Q4_K", "IQ4_XS"]);
     let mut writer = llama();
     let name = "output_norm.weight";
     writer.remove_tensor(name).tensor(name, &[64], GgmlType::Q8_0, &[0; 68]);

@@ -140,14 +140,19 @@ fn encode_six_bits(block: &[f32], out: &mut Vec<u8>) {
     let quants: Vec<u8> = (0..256)
         .map(|i| (step(block[i], d.to_f32() * f32::from(s[i / 16]), -32, 31) + 32) as u8)
         .collect();
+    push_six_bits(&quants, s, d.to_le_bytes(), out);
+}
+
+/// A block of `Q6_K`: quants with their offset of 32 added, and the bits of its f16.
+pub(super) fn push_six_bits(quants: &[u8], scales: [i8; 16], d: [u8; 2], out: &mut Vec<u8>) {
     for half in quants.chunks_exact(128) {
         out.extend((0..64).map(|i| half[i] & 15 | half[i + 64] << 4));
     }
     for half in quants.chunks_exact(128) {
         out.extend((0..32).map(|i| (0..4).fold(0, |byte, part| byte | half[part * 32 + i] >> 4 << (2 * part))));
     }
-    out.extend(s.map(|scale| scale as u8));
-    out.extend(d.to_le_bytes());
+    out.extend(scales.map(|scale| scale as u8));
+    out.extend(d);
 }
 
 /// The floats that the bytes of a GGUF tensor of type `ty` stand for, each rounded at most once.
