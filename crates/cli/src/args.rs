@@ -193,7 +193,7 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArguments {
-    /// A name that `inertiakv models list` shows, or the path of a GGUF file or a Hugging Face folder
+    /// A name that `inertiakv models list` shows, a GGUF file or a Hugging Face folder
     #[arg(short, long, value_parser = NonEmptyStringValueParser::new(), default_value_t = settings::default_model())]
     pub(crate) model: String,
 
@@ -201,7 +201,7 @@ pub(crate) struct ModelArguments {
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvType,
 
-    /// What weights that are stored as floats become: `q8_0`, `q6_k`, `q5_k`, `q4_k`, `q5_1`, `q5_0`, `q4_1` or `q4_0`
+    /// Pack float weights at load: `q8_0`, `q6_k`, `q5_k`, `q4_k`, `q5_1`, `q5_0`, `q4_1`, `q4_0`
     #[arg(long, value_name = "TYPE", value_parser = settings::quantisation)]
     pub(crate) quantise: Option<WeightType>,
 

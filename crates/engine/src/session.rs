@@ -25,6 +25,7 @@ use crate::Error;
 use crate::backend::CpuBackend;
 use crate::decoder::{Observer, Profile, Sequence};
 use crate::engine::{Engine, Logits};
+use crate::info::ModelShape;
 use crate::report::{RunReport, StepReport};
 use crate::sampling::REPETITION_WINDOW;
 
@@ -361,6 +362,7 @@ impl Session {
             retained: self.retained_entries(),
             retained_min,
             retained_max,
+            windowed_layers: Some(ModelShape::from(self.engine.config()).windowed_layers).filter(|&layers| layers > 0),
             masked: figures.masked,
             peak_entries: figures.peak_entries,
             kv_bytes: self.cache.bytes(),

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use crate::gguf::{Gguf, GgufError};
 
 use byte_level::ByteLevel;
-use sentence_piece::SentencePiece;
+use sentence_piece::{SentencePiece, unmark_spaces};
 use special::{Part, SpecialTokens};
 pub use stream::StreamDecoder;
 pub(crate) use vocabulary::ByteAlphabet;
@@ -134,13 +134,15 @@ struct Inner {
     space_prefix: SpacePrefix,
 }
 
-/// Which runs of text get a space in front, as the vocabulary writes it.
+/// Which runs of text get a space in front, as the vocabulary writes it; [`keys`] explains all but one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SpacePrefix {
     Never,
     First,
     Always,
     Prepended,
+    /// As sentencepiece and GGUF have it: at the beginning and after structure, but not after a token that is text.
+    Sentence,
 }
 
 impl SpacePrefix {
@@ -149,7 +151,7 @@ impl SpacePrefix {
             let adds = file
                 .optional("tokenizer.ggml.add_space_prefix")?
                 .unwrap_or(adds_by_default);
-            return Ok(if adds { Self::Prepended } else { Self::Never });
+            return Ok(if adds { Self::Sentence } else { Self::Never });
         };
         match named {
             keys::NEVER => Ok(Self::Never),
@@ -205,6 +207,9 @@ impl Tokenizer {
         for (id, (text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
             match kind {
                 TokenKind::Control | TokenKind::Unknown => special.insert(text, id as u32, true),
+                TokenKind::UserDefined if matches!(model, Model::SentencePiece(_)) => {
+                    special.insert(&unmark_spaces(text), id as u32, false);
+                }
                 TokenKind::UserDefined => special.insert(text, id as u32, false),
                 TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => {}
             }
@@ -284,24 +289,26 @@ impl Tokenizer {
     fn encode_parts(&self, segments: &[Segment<'_>], append: impl Fn(&mut String, &str)) -> Vec<u32> {
         let mut tokens = Vec::new();
         let mut run = String::new();
+        let mut follows_text = false;
         for segment in segments {
             self.inner
                 .special
                 .partition(segment.text, segment.parse_special, |part| match part {
                     Part::Text(text) => append(&mut run, text),
                     Part::Token(id) => {
-                        self.encode_run(&run, &mut tokens);
+                        self.encode_run(&run, follows_text, &mut tokens);
                         run.clear();
                         tokens.push(id);
+                        follows_text = self.is_text(id);
                     }
                 });
         }
-        self.encode_run(&run, &mut tokens);
+        self.encode_run(&run, follows_text, &mut tokens);
         tokens
     }
 
-    /// A run always follows a special token or begins the text: both are where a space prefix goes.
-    fn encode_run(&self, run: &str, tokens: &mut Vec<u32>) {
+    /// A run follows a special token or begins the text: both may be where a space prefix goes.
+    fn encode_run(&self, run: &str, follows_text: bool, tokens: &mut Vec<u32>) {
         if run.is_empty() {
             return;
         }
@@ -314,6 +321,7 @@ impl Tokenizer {
                     SpacePrefix::First => is_first && !run.starts_with(' '),
                     SpacePrefix::Always => !run.starts_with(' '),
                     SpacePrefix::Prepended => true,
+                    SpacePrefix::Sentence => !follows_text,
                 };
                 model.encode(run, with_space, tokens);
             }

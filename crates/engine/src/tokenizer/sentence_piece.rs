@@ -54,6 +54,7 @@ impl SentencePiece {
                     tokens.insert(text.into(), id as u32);
                 }
                 (TokenKind::Unused, _) => bytes.push(b""),
+                (TokenKind::UserDefined, _) => bytes.push(&unmark_spaces(text)),
                 // User-defined tokens are found beforehand, and structure must not come out of merging text.
                 _ => bytes.push(text),
             }
@@ -155,7 +156,7 @@ fn merges(sides: Strings<'_>, tokens: &FastMap<Box<[u8]>, u32>) -> Result<FastMa
     Ok(merges)
 }
 
-fn unmark_spaces(text: &[u8]) -> Vec<u8> {
+pub(super) fn unmark_spaces(text: &[u8]) -> Vec<u8> {
     match std::str::from_utf8(text) {
         Ok(text) => text.replace(SPACE_MARK, " ").into_bytes(),
         Err(_) => text.to_vec(),

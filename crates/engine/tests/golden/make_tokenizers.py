@@ -119,7 +119,7 @@ def main():
         sentencepiece.SentencePieceTrainer.train(
             input=str(OUT / "corpus"), model_prefix=str(OUT / "model"), model_type="bpe", vocab_size=VOCABULARY,
             byte_fallback=True, character_coverage=0.98, add_dummy_prefix=prefix, normalization_rule_name="identity",
-            remove_extra_whitespaces=False, user_defined_symbols=["<tool_call>", "▁▁▁▁"], minloglevel=2, num_threads=1,
+            remove_extra_whitespaces=False, user_defined_symbols=["<tool_call>"] + ([] if prefix else ["▁▁▁▁"]), minloglevel=2, num_threads=1,
         )  # fmt: skip
         model = sentencepiece.SentencePieceProcessor(model_file=str(OUT / "model.model"))
         for left in ("corpus", "model.model", "model.vocab"):

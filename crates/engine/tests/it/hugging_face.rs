@@ -155,8 +155,8 @@ fn what_a_folder_lacks_is_named() {
         ("llama", "tokenizer.json", "tokenizer.json"),
         (
             "llama",
-            "model-00003-of-00006.safetensors",
-            "model-00003-of-00006.safetensors",
+            "model-00003-of-00007.safetensors",
+            "model-00003-of-00007.safetensors",
         ),
         ("qwen3", "model.safetensors", "model.safetensors"),
     ] {
@@ -173,14 +173,14 @@ fn what_a_folder_lacks_is_named() {
 #[test]
 fn damaged_shards_are_refused() {
     let folder = copy("llama");
-    let shard = folder.path().join("model-00002-of-00006.safetensors");
+    let shard = folder.path().join("model-00002-of-00007.safetensors");
     let bytes = fs::read(&shard).unwrap();
     for length in [bytes.len() - 1, bytes.len() / 2, 100, 7, 0] {
         fs::write(&shard, &bytes[..length]).unwrap();
-        refused(folder.path(), &["model-00002-of-00006.safetensors"]);
+        refused(folder.path(), &["model-00002-of-00007.safetensors"]);
     }
     fs::write(&shard, [&bytes[..], b"x"].concat()).unwrap();
-    refused(folder.path(), &["model-00002-of-00006.safetensors", "damaged"]);
+    refused(folder.path(), &["model-00002-of-00007.safetensors", "damaged"]);
     fs::write(&shard, &bytes).unwrap();
 
     let index = "model.safetensors.index.json";
@@ -192,11 +192,11 @@ fn damaged_shards_are_refused() {
     refused(folder.path(), &["model.layers.1.mlp.up_proj.weight", "index.json"]);
     let folder = copy("llama");
     change(folder.path(), index, |index| {
-        index["weight_map"]["model.extra.weight"] = json!("model-00001-of-00006.safetensors");
+        index["weight_map"]["model.extra.weight"] = json!("model-00001-of-00007.safetensors");
     });
     refused(
         folder.path(),
-        &["model.extra.weight", "model-00001-of-00006.safetensors"],
+        &["model.extra.weight", "model-00001-of-00007.safetensors"],
     );
     let folder = copy("llama");
     change(folder.path(), index, |index| {
