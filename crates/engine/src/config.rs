@@ -73,6 +73,7 @@ pub enum ConfigError {
 
 /// The shape of a decoder-only transformer with grouped-query attention and a gated feed-forward network.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "what is there and what is not")]
 pub struct ModelConfig {
     /// The family.
     pub architecture: Architecture,

@@ -369,7 +369,9 @@ impl Gguf {
         let tensor = self.existing(name)?;
         let mut values = decode_floats(tensor, self.at(&tensor.places[0]))?;
         if tensor.added != 0.0 {
-            values.iter_mut().for_each(|value| *value += tensor.added);
+            for value in &mut values {
+                *value += tensor.added;
+            }
         }
         Ok(values)
     }

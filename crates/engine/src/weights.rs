@@ -127,7 +127,9 @@ pub(crate) fn sizes(decoder: &Decoder<CpuBackend>) -> Sizes {
             sizes.products_per_row += linear.in_features() * linear.out_features();
         };
         let projections = [&layer.query, &layer.key, &layer.value, &layer.attention_output];
-        projections.iter().for_each(|projection| add(&projection.weight));
+        for projection in projections {
+            add(&projection.weight);
+        }
         let networks = layer.feed_forward.networks();
         let used = match &layer.feed_forward {
             FeedForward::Dense(_) => 1,

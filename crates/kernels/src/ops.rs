@@ -165,7 +165,7 @@ vectorised! {
 vectorised! {
     fn gelu_mul_slice(gate: &mut [f32], up: &[f32]) {
         // 2 √(2/π).
-        const SLOPE: f32 = 1.595_769_1;
+        const SLOPE: f32 = 1.595_769;
         for (gate, up) in gate.iter_mut().zip(up) {
             let x = *gate;
             *gate = x / (1.0 + exp(-SLOPE * (x + 0.044_715 * x * x * x))) * up;

@@ -1,6 +1,5 @@
 //! `inertiakv models`: what there is, what is here, fetch it, remove it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use inertiakv::catalog::{self, CatalogError, Entry, PullProgress, PullStage, Store};

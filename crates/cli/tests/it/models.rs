@@ -20,9 +20,14 @@ fn details_of_a_file_are_those_of_the_model_in_it() {
     world.tiny_model();
     let info = success(&world.run(&["models", "info", "tiny.gguf"]));
     assert!(info.contains("llama"), "{info}");
-    assert!(info.contains("per 1,000 tokens") && info.contains("conversations that fit"), "{info}");
+    assert!(
+        info.contains("per 1,000 tokens") && info.contains("conversations that fit"),
+        "{info}"
+    );
     let info = json(&world.run(&["models", "info", "tiny.gguf", "--json"]));
-    for key in ["name", "family", "layers", "kv_heads", "context", "bytes", "memory", "path"] {
+    for key in [
+        "name", "family", "layers", "kv_heads", "context", "bytes", "memory", "path",
+    ] {
         assert!(info.get(key).is_some(), "`{key}` is missing: {info}");
     }
 }

@@ -20,6 +20,7 @@ pub enum Architecture {
 }
 
 /// A row of the table of families.
+#[expect(clippy::struct_excessive_bools, reason = "a table of what is there and what is not")]
 pub(crate) struct Family {
     architecture: Architecture,
     name: &'static str,

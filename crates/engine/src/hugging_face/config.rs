@@ -12,6 +12,7 @@ use crate::gguf::GgufWriter;
 /// The keys of `config.json` that matter. Files spell some of them in several ways.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
+#[expect(clippy::struct_field_names, reason = "the names are those of the file")]
 pub(super) struct Config {
     model_type: String,
     #[serde(rename = "_name_or_path")]

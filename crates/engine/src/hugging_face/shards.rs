@@ -119,7 +119,7 @@ impl Shards {
             }
         }
         for (stack, members) in stacks {
-            tensors.push(stacked(stack, &members)?);
+            tensors.push(stacked(&stack, &members)?);
         }
         Ok(tensors)
     }
@@ -168,17 +168,17 @@ fn check_index(index: &Index, shard: &str, found: &[Found]) -> Result<(), Folder
 }
 
 /// Makes one tensor of the matrices of all experts.
-fn stacked(name: String, members: &BTreeMap<usize, &Found>) -> Result<ForeignTensor, FolderError> {
+fn stacked(name: &str, members: &BTreeMap<usize, &Found>) -> Result<ForeignTensor, FolderError> {
     let is_whole = members.keys().copied().eq(0..members.len());
     let mut members = members.values();
     let first = members.next().filter(|_| is_whole);
-    let uneven = || FolderError::UnevenExperts { stack: name.clone() };
+    let uneven = || FolderError::UnevenExperts { stack: name.to_owned() };
     let first = first.ok_or_else(uneven)?;
     let same = |member: &&&Found| member.dtype == first.dtype && member.shape == first.shape;
     if first.shape.len() != 2 || !members.clone().all(|member| same(&member)) {
         return Err(uneven());
     }
-    let mut stack = first.tensor(name.clone(), 0.0)?;
+    let mut stack = first.tensor(name.to_owned(), 0.0)?;
     stack
         .places
         .extend(members.map(|member| (member.file, member.bytes.clone())));

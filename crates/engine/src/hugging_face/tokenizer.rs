@@ -35,6 +35,7 @@ struct TokenizerFile {
 }
 
 #[derive(Deserialize)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are those of the file")]
 struct AddedToken {
     id: u32,
     content: String,
@@ -254,11 +255,10 @@ impl TokenizerFile {
                     splits = step["split"].as_bool().unwrap_or(true);
                     let adds = step["add_prefix_space"].as_bool().unwrap_or(true);
                     prefix = match step["prepend_scheme"].as_str() {
-                        Some("never") => keys::NEVER,
                         Some("first") => keys::FIRST,
                         Some("always") => keys::ALWAYS,
                         None if adds => keys::ALWAYS,
-                        None => keys::NEVER,
+                        Some("never") | None => keys::NEVER,
                         other => return Err(unsupported_step("prepend_scheme", other)),
                     };
                 }

@@ -211,7 +211,7 @@ impl Kernels {
             }
             (self.scores)(chunk, &tile.queries[..columns], blocks, probabilities, stride);
             self.exclude(chunk, blocks, columns, probabilities, stride);
-            for column in 0..columns {
+            for (column, factor) in factors[..columns].iter_mut().enumerate() {
                 self.exclude_before(sight.start[column], probabilities.add(column * BLOCK_ROWS), stride);
                 let scores = Scores {
                     start: probabilities.add(column * BLOCK_ROWS),
@@ -220,7 +220,7 @@ impl Kernels {
                     visible: sight.end[column],
                     scale,
                 };
-                factors[column] = (self.softmax)(&scores, &mut tile.maximum[column], &mut tile.sum[column]);
+                *factor = (self.softmax)(&scores, &mut tile.maximum[column], &mut tile.sum[column]);
             }
         }
         (seen, factors)

@@ -247,8 +247,7 @@ mod tests {
             let allowed = match ty {
                 WeightType::F32 => 0.0,
                 WeightType::F16 => 5e-4,
-                WeightType::BF16 => 4e-3,
-                WeightType::Q8_0 => 4e-3,
+                WeightType::BF16 | WeightType::Q8_0 => 4e-3,
                 WeightType::Q6K => 0.03,
                 WeightType::Q5_0 | WeightType::Q5_1 | WeightType::Q5K => 0.06,
                 _ => 0.12,
