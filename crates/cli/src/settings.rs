@@ -46,9 +46,9 @@ pub(crate) fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 
 /// A type that weights can be quantised to.
 pub(crate) fn quantisation(text: &str) -> Result<WeightType, String> {
-    let types = WeightType::ALL.into_iter().filter(|kind| !kind.is_float());
-    let named = |kind: &WeightType| kind.to_string().eq_ignore_ascii_case(text);
-    types.clone().find(named).ok_or_else(|| {
+    let packed = text.parse().ok().filter(|kind: &WeightType| !kind.is_float());
+    packed.ok_or_else(|| {
+        let types = WeightType::ALL.into_iter().filter(|kind| !kind.is_float());
         let names: Vec<String> = types.map(|kind| kind.to_string().to_lowercase()).collect();
         format!("choose one of {}", names.join(", "))
     })

@@ -105,7 +105,7 @@ impl Engine {
         let inner = Inner {
             name: name_of(path),
             quantisation: weights::quantisation(&file, options.quantise),
-            fingerprint: weights::fingerprint(&file)?,
+            fingerprint: weights::fingerprint(&file, options.quantise)?,
             sizes: weights::sizes(&decoder),
             config,
             tokenizer,

@@ -55,14 +55,18 @@ pub(crate) fn load<B: Backend>(
     })
 }
 
-/// What tells two models of one shape apart without reading all of them: the SHA-256 of the first bytes of every tensor.
-pub(crate) fn fingerprint(file: &Gguf) -> Result<String, GgufError> {
+/// What tells two models of one shape apart without reading all of them: the SHA-256 of the first bytes of every tensor,
+/// and of what it is quantised to.
+pub(crate) fn fingerprint(file: &Gguf, quantise: Option<WeightType>) -> Result<String, GgufError> {
     const BYTES: usize = 4096;
     let mut hash = Sha256::new();
     for tensor in file.tensors() {
         let data = file.tensor_data(tensor.name())?;
         hash.update(tensor.name());
         hash.update(&data[..data.len().min(BYTES)]);
+        if let Some(kind) = becomes(tensor, quantise) {
+            hash.update(kind.to_string());
+        }
     }
     Ok(hexadecimal(&hash.finalize()))
 }

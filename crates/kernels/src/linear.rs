@@ -45,6 +45,12 @@ pub enum LinearError {
         /// The number in the tensor header.
         id: u32,
     },
+    /// No number format is called so.
+    #[error("there is no weight type `{name}`; choose one of {types}", types = StoredType::names())]
+    UnknownName {
+        /// The name given.
+        name: String,
+    },
     /// A dimension is zero.
     #[error("a weight of {out_features} x {in_features} holds nothing; the file is corrupt, fetch it again")]
     Empty {

@@ -1,6 +1,7 @@
 //! The number formats of weights, as GGUF files name and store them.
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::LinearError;
 
@@ -136,6 +137,19 @@ impl fmt::Display for WeightType {
     }
 }
 
+/// The name of a type, in either case.
+impl FromStr for WeightType {
+    type Err = LinearError;
+
+    fn from_str(text: &str) -> Result<Self, LinearError> {
+        let named = |kind: &Self| kind.to_string().eq_ignore_ascii_case(text);
+        Self::ALL
+            .into_iter()
+            .find(named)
+            .ok_or_else(|| LinearError::UnknownName { name: text.to_owned() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::WeightType;
@@ -144,6 +158,7 @@ mod tests {
     fn ids_round_trip_and_unknown_ids_are_errors() {
         for ty in WeightType::ALL {
             assert_eq!(WeightType::from_ggml_id(ty.ggml_id()), Ok(ty));
+            assert_eq!(ty.to_string().to_lowercase().parse(), Ok(ty));
         }
         for id in [4, 5, 9, 10, 11, 15, 31, u32::MAX] {
             let message = WeightType::from_ggml_id(id).unwrap_err().to_string();
