@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use inertiakv::policy::{Budget, Method};
-use inertiakv::{KvType, catalog};
+use inertiakv::{KvType, WeightType, catalog};
 
 use crate::settings;
 
@@ -193,13 +193,17 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArguments {
-    /// A name that `inertiakv models list` shows, or the path of a GGUF file
+    /// A name that `inertiakv models list` shows, a GGUF file or a Hugging Face folder
     #[arg(short, long, value_parser = NonEmptyStringValueParser::new(), default_value_t = settings::default_model())]
     pub(crate) model: String,
 
     /// Element type of the KV cache: `f16`, `f32` or `q8_0`
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub(crate) kv_type: KvType,
+
+    /// Pack float weights at load: `q8_0`, `q6_k`, `q5_k`, `q4_k`, `q5_1`, `q5_0`, `q4_1`, `q4_0`
+    #[arg(long, value_name = "TYPE", value_parser = settings::quantisation)]
+    pub(crate) quantise: Option<WeightType>,
 
     /// Threads that compute [default: one per core]
     #[arg(long, value_name = "N", value_parser = settings::at_least_one)]

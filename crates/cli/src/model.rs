@@ -27,6 +27,15 @@ pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> a
             engine.name()
         ));
     }
+    let shape = engine.info().shape;
+    if let Some(window) = shape.window {
+        printer.note(&format!(
+            "{} of {} have a window of {}: they hold what it needs, are not evicted from, and do not count in what is retained",
+            count(shape.windowed_layers),
+            counted(shape.layers, "layer"),
+            counted(window, "entry")
+        ));
+    }
     tracing::info!(path = %path.display(), threads = engine.threads(), context = engine.context(), "model loaded");
     Ok(engine)
 }

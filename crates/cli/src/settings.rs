@@ -1,7 +1,7 @@
 //! What does that mean? Values of arguments, and arguments together, as plain settings.
 
 use inertiakv::policy::Method;
-use inertiakv::{EngineOptions, GenerateOptions, Sampling, catalog};
+use inertiakv::{EngineOptions, GenerateOptions, Sampling, WeightType, catalog};
 pub(crate) use inertiakv_eval::grid::kept as budget;
 use serde::de::value::StrDeserializer;
 use serde::de::{DeserializeOwned, IntoDeserializer};
@@ -44,6 +44,16 @@ pub(crate) fn named<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     T::deserialize(from).map_err(|error| error.to_string())
 }
 
+/// A type that weights can be quantised to.
+pub(crate) fn quantisation(text: &str) -> Result<WeightType, String> {
+    let packed = text.parse().ok().filter(|kind: &WeightType| !kind.is_float());
+    packed.ok_or_else(|| {
+        let types = WeightType::ALL.into_iter().filter(|kind| !kind.is_float());
+        let names: Vec<String> = types.map(|kind| kind.to_string().to_lowercase()).collect();
+        format!("choose one of {}", names.join(", "))
+    })
+}
+
 /// `512MiB` as bytes; a plain number is bytes.
 pub(crate) fn memory(text: &str) -> Result<usize, String> {
     let explain = || "write a size such as `512MiB` or `4GiB`".to_owned();
@@ -69,6 +79,7 @@ pub(crate) fn engine_options(model: &ModelArguments, context: Option<&ContextArg
         kv_type: model.kv_type,
         kv_memory: None,
         context: context.and_then(|arguments| arguments.context),
+        quantise: model.quantise,
         scorer: model.scorer.clone(),
     }
 }

@@ -10,7 +10,7 @@ use inertiakv_kernels::attention::{
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, NewRows, append_each};
 use inertiakv_kernels::limits::{self, Limits};
 use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};
-use inertiakv_kernels::ops::{self, RopeAngles, RopeStyle};
+use inertiakv_kernels::ops::{self, Activation, RopeAngles, RopeStyle};
 use inertiakv_kernels::threads::ThreadPool;
 
 use crate::Error;
@@ -24,6 +24,8 @@ pub(crate) struct Attention<'a, C> {
     /// Rows of this sequence in the batch: `[first, first + rows)`.
     pub first: usize,
     pub rows: usize,
+    /// Entries that a row sees at most; `None` for all.
+    pub window: Option<usize>,
     pub mass: Option<MassRequest<'a>>,
 }
 
@@ -40,13 +42,8 @@ pub(crate) struct HeadShape {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
-}
-
-impl HeadShape {
     /// What multiplies the dot products of queries and keys.
-    fn scale(self) -> f32 {
-        1.0 / (self.head_dim as f32).sqrt()
-    }
+    pub scale: f32,
 }
 
 /// The operations of a decoder layer on rows that stay on the device.
@@ -74,6 +71,9 @@ pub(crate) trait Backend: Send + Sync {
     fn resize(&self, rows: &mut Self::Rows, values: usize);
     fn embed(&self, table: &Self::Linear, tokens: &[u32], out: &mut Self::Rows);
     fn rms_norm(&self, x: &Self::Rows, weight: &Self::Vector, epsilon: f32, out: &mut Self::Rows);
+    /// Rows, or parts of rows, as long as `weight`.
+    fn rms_norm_in_place(&self, x: &mut Self::Rows, weight: &Self::Vector, epsilon: f32);
+    fn out_features(weight: &Self::Linear) -> usize;
     fn linear(
         &self,
         scratch: &mut Self::Scratch,
@@ -84,7 +84,11 @@ pub(crate) trait Backend: Send + Sync {
         Self: Sized;
     fn add(&self, x: &mut Self::Rows, y: &Self::Rows);
     fn add_bias(&self, x: &mut Self::Rows, bias: &Self::Vector);
-    fn silu_mul(&self, gate: &mut Self::Rows, up: &Self::Rows);
+    /// Adds to rows of `width`: row `i` of `y`, times the weight, to the row that `targets[i]` names with it.
+    fn add_weighted(&self, x: &mut Self::Rows, width: usize, y: &Self::Rows, targets: &[(usize, f32)]);
+    fn scale(&self, x: &mut Self::Rows, factor: f32);
+    fn clear(&self, x: &mut Self::Rows);
+    fn gate_mul(&self, activation: Activation, gate: &mut Self::Rows, up: &Self::Rows);
     fn rope(&self, x: &mut Self::Rows, heads: usize, head_dim: usize, style: RopeStyle, angles: &RopeAngles);
     /// Appends the rows of `keys` and `values`, so many for each cache and in order, to one layer of the caches.
     fn append(
@@ -153,7 +157,7 @@ impl CpuBackend {
     }
 
     pub(crate) fn reconstruct(&self, shape: HeadShape, task: &mut Reconstruction<'_>) {
-        reconstruct(&self.pool, shape.heads, shape.scale(), task);
+        reconstruct(&self.pool, shape.heads, shape.scale, task);
     }
 }
 
@@ -193,6 +197,14 @@ impl Backend for CpuBackend {
         ops::rms_norm(&self.pool, x, weight, epsilon, out);
     }
 
+    fn rms_norm_in_place(&self, x: &mut Vec<f32>, weight: &Vec<f32>, epsilon: f32) {
+        ops::rms_norm_in_place(&self.pool, x, weight, epsilon);
+    }
+
+    fn out_features(weight: &Linear) -> usize {
+        weight.out_features()
+    }
+
     fn linear(
         &self,
         scratch: &mut Activations,
@@ -222,8 +234,22 @@ impl Backend for CpuBackend {
         ops::add_bias(&self.pool, x, bias);
     }
 
-    fn silu_mul(&self, gate: &mut Vec<f32>, up: &Vec<f32>) {
-        ops::silu_mul(&self.pool, gate, up);
+    fn add_weighted(&self, x: &mut Vec<f32>, width: usize, y: &Vec<f32>, targets: &[(usize, f32)]) {
+        for (&(row, weight), y) in targets.iter().zip(y.chunks_exact(width)) {
+            ops::add_scaled(&mut x[row * width..][..width], y, weight);
+        }
+    }
+
+    fn scale(&self, x: &mut Vec<f32>, factor: f32) {
+        ops::scale(&self.pool, x, factor);
+    }
+
+    fn clear(&self, x: &mut Vec<f32>) {
+        x.fill(0.0);
+    }
+
+    fn gate_mul(&self, activation: Activation, gate: &mut Vec<f32>, up: &Vec<f32>) {
+        ops::gate_mul(&self.pool, activation, gate, up);
     }
 
     fn rope(&self, x: &mut Vec<f32>, heads: usize, head_dim: usize, style: RopeStyle, angles: &RopeAngles) {
@@ -277,13 +303,14 @@ impl Backend for CpuBackend {
                 layer,
                 queries: &queries[sequence.first * width..(sequence.first + sequence.rows) * width],
                 rows: sequence.rows,
+                window: sequence.window,
                 out: own,
                 mass: sequence
                     .mass
                     .map(|request| (request.mass, request.pooling, request.window)),
             });
         }
-        attend(&self.pool, shape.heads, shape.scale(), &mut tasks);
+        attend(&self.pool, shape.heads, shape.scale, &mut tasks);
     }
 
     fn gather(&self, rows: &Vec<f32>, width: usize, indices: &[usize], out: &mut Vec<f32>) {

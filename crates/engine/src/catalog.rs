@@ -147,7 +147,7 @@ impl Store {
     /// What is wrong with the path or name, and what to do about it. Nothing is fetched.
     pub fn resolve(&self, model: &str) -> Result<PathBuf, CatalogError> {
         let path = Path::new(model);
-        if path.is_file() {
+        if path.is_file() || path.join("config.json").is_file() {
             return Ok(path.to_path_buf());
         }
         if let Some(entry) = entry(model) {

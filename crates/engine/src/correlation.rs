@@ -129,6 +129,8 @@ impl Engine {
             .collect();
         let queries = positions.iter().map(Vec::len).sum();
         let layers = self.config().layers;
+        // Layers with a window are not shown.
+        let last = (0..layers).rfind(|&layer| self.config().window(layer).is_none());
         let mut study = Study {
             engine: self,
             options,
@@ -141,7 +143,7 @@ impl Engine {
             let mut flow = || progress(done.get(), queries);
             self.look(text, positions, statistics, &mut flow, &mut |look| {
                 study.look(look)?;
-                done.set(done.get() + usize::from(look.layer + 1 == layers));
+                done.set(done.get() + usize::from(Some(look.layer) == last));
                 Ok(())
             })?;
         }

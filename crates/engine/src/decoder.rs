@@ -1,27 +1,34 @@
 //! What does the model compute for a batch of rows?
 //!
-//! One decoder for every family: what differs between them is data (biases, rotary style, tied embeddings). A batch is
-//! the new rows of one or several sequences; their matrix products run together, their attention apart.
+//! One decoder for every family: what differs between them is data (biases, norms, windows, rotations, experts). A batch
+//! is the new rows of one or several sequences; their matrix products run together, their attention apart.
+
+mod feed_forward;
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass};
-use inertiakv_kernels::ops::{RopeAngles, RopeStyle, all_finite};
+use inertiakv_kernels::ops::{Activation, RopeAngles, RopeStyle, all_finite};
 
 use crate::Error;
 use crate::backend::{Attention, Backend, HeadShape, MassRequest};
+
+use feed_forward::ExpertRows;
+pub(crate) use feed_forward::{Experts, FeedForward, Gated};
 
 /// Weights of a model and what it takes to run them.
 pub(crate) struct Decoder<B: Backend> {
     pub shape: HeadShape,
     pub hidden: usize,
-    pub feed_forward_size: usize,
     pub vocabulary: usize,
     pub norm_epsilon: f32,
+    pub activation: Activation,
+    /// What embeddings are multiplied by.
+    pub embedding_scale: f32,
     pub rope_style: RopeStyle,
-    /// Angle per position of each rotated pair.
-    pub rope_frequencies: Vec<f64>,
+    /// Angle per position of each rotated pair, for each way of rotating that layers have.
+    pub rotations: Vec<Vec<f64>>,
     pub embedding: B::Linear,
     pub layers: Vec<Layer<B>>,
     pub output_norm: B::Vector,
@@ -35,11 +42,25 @@ pub(crate) struct Layer<B: Backend> {
     pub query: Projection<B>,
     pub key: Projection<B>,
     pub value: Projection<B>,
+    /// Norms of the heads of queries and keys, before their rotation.
+    pub head_norms: Option<HeadNorms<B>>,
     pub attention_output: Projection<B>,
+    /// Norm of what attention adds.
+    pub attention_post_norm: Option<B::Vector>,
     pub feed_forward_norm: B::Vector,
-    pub gate: B::Linear,
-    pub up: B::Linear,
-    pub down: B::Linear,
+    pub feed_forward: FeedForward<B>,
+    /// Norm of what the feed-forward network adds.
+    pub feed_forward_post_norm: Option<B::Vector>,
+    /// Its place in [`Decoder::rotations`].
+    pub rotation: usize,
+    /// Entries that a row sees at most. Such layers are not shown to observers: nothing is evicted there.
+    pub window: Option<usize>,
+}
+
+/// Norm weights as long as a head.
+pub(crate) struct HeadNorms<B: Backend> {
+    pub query: B::Vector,
+    pub key: B::Vector,
 }
 
 /// A weight with an optional bias.
@@ -59,7 +80,7 @@ pub(crate) struct Sequence<'a, B: Backend> {
 
 /// Whoever watches the layers while a batch runs.
 pub(crate) trait Observer<B: Backend> {
-    /// What to capture in this layer.
+    /// What to capture in this layer; not asked for layers with a window.
     fn wants(&self, layer: usize) -> Option<Capture>;
     /// Called with the queries of the sequence's new rows, `[rows][heads][head_dim]`, before their rotation, where
     /// [`Observer::wants`] asked for them.
@@ -123,9 +144,10 @@ pub(crate) struct Workspace<B: Backend> {
     projected: B::Rows,
     gate: B::Rows,
     up: B::Rows,
+    experts: ExpertRows<B>,
     logits: B::Rows,
     scratch: B::Scratch,
-    angles: RopeAngles,
+    angles: Vec<RopeAngles>,
     masses: Vec<Mass>,
     /// On the host: final rows, or logits.
     last_rows: Vec<f32>,
@@ -143,9 +165,10 @@ impl<B: Backend> Default for Workspace<B> {
             projected: B::Rows::default(),
             gate: B::Rows::default(),
             up: B::Rows::default(),
+            experts: ExpertRows::default(),
             logits: B::Rows::default(),
             scratch: B::Scratch::default(),
-            angles: RopeAngles::default(),
+            angles: Vec::new(),
             masses: Vec::new(),
             last_rows: Vec::new(),
         }
@@ -173,11 +196,21 @@ impl<B: Backend> Decoder<B> {
         let rows = tokens.len();
         self.size(backend, work, rows);
         work.masses.resize_with(sequences.len(), Mass::default);
-        work.angles.set(&positions, &self.rope_frequencies);
+        work.angles.resize_with(self.rotations.len(), RopeAngles::default);
+        for (angles, frequencies) in work.angles.iter_mut().zip(&self.rotations) {
+            angles.set(&positions, frequencies);
+        }
         backend.embed(&self.embedding, &tokens, &mut work.hidden);
+        if self.embedding_scale != 1.0 {
+            backend.scale(&mut work.hidden, self.embedding_scale);
+        }
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention(backend, work, index, layer, sequences, profile)?;
-            self.feed_forward(backend, work, layer, rows, profile);
+            self.add(backend, work, layer.attention_post_norm.as_ref());
+            let norm = &layer.feed_forward_norm;
+            backend.rms_norm(&work.hidden, norm, self.norm_epsilon, &mut work.normed);
+            self.feed_forward(backend, work, &layer.feed_forward, rows, profile);
+            self.add(backend, work, layer.feed_forward_post_norm.as_ref());
             self.check_rows(backend, work, index, sequences)?;
         }
         backend.rms_norm(&work.hidden, &self.output_norm, self.norm_epsilon, &mut work.normed);
@@ -266,6 +299,14 @@ impl<B: Backend> Decoder<B> {
         Ok(())
     }
 
+    /// Adds the projected rows, normed if there is a norm for them, to the residual stream.
+    fn add(&self, backend: &B, work: &mut Workspace<B>, norm: Option<&B::Vector>) {
+        if let Some(norm) = norm {
+            backend.rms_norm_in_place(&mut work.projected, norm, self.norm_epsilon);
+        }
+        backend.add(&mut work.hidden, &work.projected);
+    }
+
     fn size(&self, backend: &B, work: &mut Workspace<B>, rows: usize) {
         let (queries, keys) = (
             self.shape.heads * self.shape.head_dim,
@@ -279,8 +320,6 @@ impl<B: Backend> Decoder<B> {
             (&mut work.attended, queries),
             (&mut work.keys, keys),
             (&mut work.values, keys),
-            (&mut work.gate, self.feed_forward_size),
-            (&mut work.up, self.feed_forward_size),
         ] {
             backend.resize(buffer, rows * width);
         }
@@ -322,10 +361,19 @@ impl<B: Backend> Decoder<B> {
             heads,
             kv_heads,
             head_dim,
+            ..
         } = self.shape;
-        show_queries(index, &work.queries, heads * head_dim, sequences);
-        backend.rope(&mut work.queries, heads, head_dim, self.rope_style, &work.angles);
-        backend.rope(&mut work.keys, kv_heads, head_dim, self.rope_style, &work.angles);
+        if let Some(norms) = &layer.head_norms {
+            backend.rms_norm_in_place(&mut work.queries, &norms.query, self.norm_epsilon);
+            backend.rms_norm_in_place(&mut work.keys, &norms.key, self.norm_epsilon);
+        }
+        let is_shown = layer.window.is_none();
+        if is_shown {
+            show_queries(index, &work.queries, heads * head_dim, sequences);
+        }
+        let angles = &work.angles[layer.rotation];
+        backend.rope(&mut work.queries, heads, head_dim, self.rope_style, angles);
+        backend.rope(&mut work.keys, kv_heads, head_dim, self.rope_style, angles);
 
         let start = Instant::now();
         let caches = sequences
@@ -342,9 +390,11 @@ impl<B: Backend> Decoder<B> {
                     cache: &*sequence.cache,
                     first,
                     rows: sequence.tokens.len(),
+                    window: layer.window,
                     mass: sequence
                         .observer
                         .as_ref()
+                        .filter(|_| is_shown)
                         .and_then(|observer| observer.wants(index)?.mass)
                         .map(|(pooling, window)| MassRequest { mass, pooling, window }),
                 };
@@ -361,6 +411,7 @@ impl<B: Backend> Decoder<B> {
             let range = first..first + sequence.tokens.len() * heads * head_dim;
             first = range.end;
             if let Some(observer) = &mut sequence.observer
+                && is_shown
                 && observer.wants(index).is_some()
             {
                 let seen = Seen {
@@ -385,35 +436,7 @@ impl<B: Backend> Decoder<B> {
         if let Some(bias) = &layer.attention_output.bias {
             backend.add_bias(&mut work.projected, bias);
         }
-        backend.add(&mut work.hidden, &work.projected);
         Ok(())
-    }
-
-    fn feed_forward(&self, backend: &B, work: &mut Workspace<B>, layer: &Layer<B>, rows: usize, profile: &mut Profile) {
-        backend.rms_norm(
-            &work.hidden,
-            &layer.feed_forward_norm,
-            self.norm_epsilon,
-            &mut work.normed,
-        );
-        let start = Instant::now();
-        backend.linear(
-            &mut work.scratch,
-            &work.normed,
-            0..rows,
-            &mut [(&layer.gate, &mut work.gate), (&layer.up, &mut work.up)],
-        );
-        profile.matmul += start.elapsed();
-        backend.silu_mul(&mut work.gate, &work.up);
-        let start = Instant::now();
-        backend.linear(
-            &mut work.scratch,
-            &work.gate,
-            0..rows,
-            &mut [(&layer.down, &mut work.projected)],
-        );
-        profile.matmul += start.elapsed();
-        backend.add(&mut work.hidden, &work.projected);
     }
 }
 

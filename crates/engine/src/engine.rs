@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Reconstruction};
-use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvConfig, KvPool, KvType};
+use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvPool, KvType};
+use inertiakv_kernels::linear::WeightType;
 use inertiakv_policy::{Method, PolicyState, Scorer, Shape};
 
 use crate::Error;
@@ -13,9 +14,10 @@ use crate::bench::ModelLimits;
 use crate::chat_template::ChatTemplate;
 use crate::config::ModelConfig;
 use crate::decoder::{Decoder, Profile, Sequence, Workspace};
-use crate::gguf::Gguf;
+use crate::hugging_face::open_model;
 use crate::info::{ModelInfo, ModelShape};
 use crate::learned::{LearnedScorer, ScorerError};
+use crate::plan;
 use crate::session::{CHUNK, Session};
 use crate::tokenizer::Tokenizer;
 use crate::weights::{self, Sizes};
@@ -37,6 +39,8 @@ pub struct EngineOptions {
     pub kv_memory: Option<usize>,
     /// Most tokens of a session; `None` for what the model was made for.
     pub context: Option<usize>,
+    /// What weights that a file holds as floats become when they are loaded; `None` leaves them as they are.
+    pub quantise: Option<WeightType>,
     /// A trained scorer of this model, for methods that rank by [`Scorer::Learned`].
     pub scorer: Option<PathBuf>,
 }
@@ -65,11 +69,11 @@ struct Inner {
 }
 
 impl Engine {
-    /// Loads a GGUF file.
+    /// Loads a GGUF file or a Hugging Face folder.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
         // Small, and so wrong at once rather than after the weights are loaded.
         let scorer = options.scorer.as_deref().map(LearnedScorer::load).transpose()?;
-        let file = Gguf::open(path)?;
+        let file = open_model(path)?;
         let config = ModelConfig::from_gguf(&file)?;
         let context = options.context.unwrap_or(config.context_length);
         if context == 0 || context > config.context_length {
@@ -78,15 +82,7 @@ impl Engine {
                 limit: config.context_length,
             });
         }
-        let kv_pool = KvPool::new(
-            KvConfig {
-                layers: config.layers,
-                kv_heads: config.kv_heads,
-                head_dim: config.head_dim,
-                kv_type: options.kv_type,
-            },
-            options.kv_memory,
-        )?;
+        let kv_pool = plan::pool(&config, options.kv_type, options.kv_memory)?;
         let tokenizer = Tokenizer::from_gguf(&file)?;
         if tokenizer.vocabulary() > config.vocabulary {
             return Err(Error::Vocabulary {
@@ -105,11 +101,11 @@ impl Engine {
             });
         }
         let backend = CpuBackend::new(threads);
-        let decoder = weights::load(&file, &config, &backend, threads)?;
+        let decoder = weights::load(&file, &config, &backend, threads, options.quantise)?;
         let inner = Inner {
-            name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-            quantisation: weights::quantisation(&file),
-            fingerprint: weights::fingerprint(&file)?,
+            name: name_of(path),
+            quantisation: weights::quantisation(&file, options.quantise),
+            fingerprint: weights::fingerprint(&file, options.quantise)?,
             sizes: weights::sizes(&decoder),
             config,
             tokenizer,
@@ -181,6 +177,13 @@ impl Engine {
     #[must_use]
     pub fn kv_pool(&self) -> &KvPool {
         &self.inner.kv_pool
+    }
+
+    /// Most bytes of a cache that has taken a step and holds `kept` entries per head where entries may leave; layers with
+    /// a window hold what that needs of the `whole` sequence.
+    #[must_use]
+    pub fn settled_kv_bytes(&self, kept: usize, whole: usize) -> usize {
+        plan::settled_bytes(self.config(), self.kv_pool(), kept, whole)
     }
 
     /// Most tokens of a session.
@@ -286,7 +289,8 @@ impl Engine {
             return;
         }
         let (first, count) = (positions.start, positions.len());
-        let gaussian = statistics.rotated(decoder.rope_style, &decoder.rope_frequencies, first, count);
+        let frequencies = &decoder.rotations[decoder.layers[layer].rotation];
+        let gaussian = statistics.rotated(decoder.rope_style, frequencies, first, count);
         backend.expected_attention(cache, layer, decoder.shape, &gaussian, skipped, out);
     }
 
@@ -304,6 +308,7 @@ impl Engine {
             cache,
             first: 0,
             rows,
+            window: None,
             mass: Some(request),
         };
         let queries = queries.to_vec();
@@ -325,7 +330,7 @@ impl Engine {
             layers: config.layers,
             kv_heads: config.kv_heads,
             group: config.group(),
-            evictable: vec![true; config.layers],
+            evictable: (0..config.layers).map(|layer| config.window(layer).is_none()).collect(),
         }
     }
 
@@ -359,6 +364,16 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The stem of a file, or the name of a folder, which may have points in it.
+fn name_of(path: &Path) -> String {
+    let name = if path.is_dir() {
+        path.file_name()
+    } else {
+        path.file_stem()
+    };
+    name.unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// Which rows of a batch need logits.

@@ -7,6 +7,7 @@ use inertiakv_policy::PolicyError;
 use crate::chat_template::TemplateError;
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
+use crate::hugging_face::FolderError;
 use crate::learned::ScorerError;
 use crate::tokenizer::TokenizerError;
 
@@ -17,6 +18,8 @@ use crate::tokenizer::TokenizerError;
 pub enum Error {
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]

@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use inertiakv_kernels::linear::WeightType;
+use inertiakv_kernels::linear::encode::decode;
 use inertiakv_kernels::mapped::MappedFile;
 
 pub use error::GgufError;
@@ -33,11 +35,19 @@ const LEAST_TENSOR_BYTES: usize = 8 + 4 + 8 + 4 + 8;
 const MOST_DIMENSIONS: u32 = 4;
 
 /// What the file says about one tensor. `dimensions[0]` is the length of a row (the input features of a weight).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TensorInfo {
     name: String,
     dimensions: Vec<usize>,
     kind: GgmlType,
+    places: Vec<Place>,
+    added: f32,
+}
+
+/// A run of bytes in one of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Place {
+    file: usize,
     bytes: Range<usize>,
 }
 
@@ -66,17 +76,41 @@ impl TensorInfo {
         self.kind
     }
 
-    /// Where its data lies, as byte offsets from the start of the file.
+    /// Where its data lies, as byte offsets from the start of its file; of a stack whose matrices lie apart, the first.
     #[must_use]
     pub fn bytes(&self) -> Range<usize> {
-        self.bytes.clone()
+        self.places[0].bytes.clone()
     }
+}
+
+/// A tensor that lies in another file, for [`Gguf::with_files`].
+#[derive(Clone, Debug)]
+pub(crate) struct ForeignTensor {
+    pub(crate) name: String,
+    /// Innermost first, as everywhere.
+    pub(crate) dimensions: Vec<usize>,
+    pub(crate) kind: GgmlType,
+    /// File and bytes: one run, or one for each matrix of a stack.
+    pub(crate) places: Vec<(usize, Range<usize>)>,
+    /// Added to every value by [`Gguf::tensor_f32`].
+    pub(crate) added: f32,
+}
+
+/// Which elements of a head the rows of query and key weights pair for rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RopeLayout {
+    /// What GGUF converters make of the family.
+    AsConverted,
+    /// Always halves, as Hugging Face stores them.
+    HalfSplit,
 }
 
 /// An opened, checked GGUF file.
 #[derive(Debug)]
 pub struct Gguf {
-    source: Source,
+    /// The file itself, and those that its tensors lie in if they lie elsewhere.
+    files: Vec<Source>,
+    rope_layout: RopeLayout,
     version: u32,
     metadata: HashMap<String, Value>,
     tensors: Vec<TensorInfo>,
@@ -114,6 +148,36 @@ impl Gguf {
         Self::check(Source::Owned(bytes))
     }
 
+    /// What `header`, a GGUF file, says, with the tensors of other files beside its own: a model in another format, seen
+    /// as the GGUF that a converter would make of it.
+    pub(crate) fn with_files(
+        header: Vec<u8>,
+        files: Vec<MappedFile>,
+        tensors: Vec<ForeignTensor>,
+    ) -> Result<Self, GgufError> {
+        let mut all = Self::from_bytes(header)?;
+        all.rope_layout = RopeLayout::HalfSplit;
+        all.files.extend(files.into_iter().map(Source::Mapped));
+        for tensor in tensors {
+            if all.by_name.insert(tensor.name.clone(), all.tensors.len()).is_some() {
+                return Err(GgufError::DuplicateTensor { name: tensor.name });
+            }
+            let places = tensor.places.into_iter().map(|(file, bytes)| Place {
+                // After the header.
+                file: file + 1,
+                bytes,
+            });
+            all.tensors.push(TensorInfo {
+                name: tensor.name,
+                dimensions: tensor.dimensions,
+                kind: tensor.kind,
+                places: places.collect(),
+                added: tensor.added,
+            });
+        }
+        Ok(all)
+    }
+
     fn check(source: Source) -> Result<Self, GgufError> {
         let bytes = source.bytes();
         let version = check_version(bytes)?;
@@ -149,7 +213,8 @@ impl Gguf {
         }
         check_overlap(&tensors)?;
         Ok(Self {
-            source,
+            files: vec![source],
+            rope_layout: RopeLayout::AsConverted,
             version,
             metadata,
             tensors,
@@ -163,10 +228,23 @@ impl Gguf {
         self.version
     }
 
-    /// Size of the file in bytes.
+    /// Size in bytes, of all files together where there are several.
     #[must_use]
     pub fn file_bytes(&self) -> usize {
-        self.source.bytes().len()
+        self.files.iter().map(|file| file.bytes().len()).sum()
+    }
+
+    pub(crate) fn rope_layout(&self) -> RopeLayout {
+        self.rope_layout
+    }
+
+    /// The bytes of the file that the metadata is in.
+    fn header(&self) -> &[u8] {
+        self.files[0].bytes()
+    }
+
+    fn at(&self, place: &Place) -> &[u8] {
+        &self.files[place.file].bytes()[place.bytes.clone()]
     }
 
     /// All metadata keys, in no particular order.
@@ -212,23 +290,23 @@ impl Gguf {
         if array.element != ValueType::String {
             return Err(wrong_element(key, "an array of strings", array.element));
         }
-        let cursor = Cursor::new(&self.source.bytes()[..array.bytes.end], array.bytes.start);
+        let cursor = Cursor::new(&self.header()[..array.bytes.end], array.bytes.start);
         Ok(Some(Strings {
             cursor,
             left: array.len,
         }))
     }
 
-    /// The numbers of an array, integers or floats, as `f64` (exact for every type but large 64-bit integers); `None`
+    /// The numbers of an array, integers, floats or flags, as `f64` (exact for every type but large 64-bit integers); `None`
     /// when the key is absent.
     pub fn numbers(&self, key: &str) -> Result<Option<Vec<f64>>, GgufError> {
         const EXPECTED: &str = "an array of numbers";
         let Some(array) = self.array(key, EXPECTED)? else {
             return Ok(None);
         };
-        let bytes = &self.source.bytes()[array.bytes.clone()];
+        let bytes = &self.header()[array.bytes.clone()];
         Ok(Some(match array.element {
-            ValueType::U8 => numbers(bytes, |raw| u8::from_le_bytes(raw).into()),
+            ValueType::U8 | ValueType::Bool => numbers(bytes, |raw| u8::from_le_bytes(raw).into()),
             ValueType::I8 => numbers(bytes, |raw| i8::from_le_bytes(raw).into()),
             ValueType::U16 => numbers(bytes, |raw| u16::from_le_bytes(raw).into()),
             ValueType::I16 => numbers(bytes, |raw| i16::from_le_bytes(raw).into()),
@@ -254,48 +332,48 @@ impl Gguf {
         self.by_name.get(name).map(|&index| &self.tensors[index])
     }
 
-    /// The raw data of a tensor.
+    /// The raw data of a tensor; of a stack whose matrices lie apart, that of the first.
     pub fn tensor_data(&self, name: &str) -> Result<&[u8], GgufError> {
-        let tensor = self
-            .tensor(name)
-            .ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })?;
-        Ok(&self.source.bytes()[tensor.bytes.clone()])
+        Ok(self.at(&self.existing(name)?.places[0]))
+    }
+
+    /// The raw data of matrix `index` of a stack, whose last dimension is how many there are.
+    pub fn matrix_data(&self, name: &str, index: usize) -> Result<&[u8], GgufError> {
+        let tensor = self.existing(name)?;
+        let count = tensor.dimensions.get(2).copied().unwrap_or(1);
+        match tensor.places.as_slice() {
+            [all] => {
+                let bytes = all.bytes.len() / count;
+                Ok(self.at(all).get(index * bytes..(index + 1) * bytes).unwrap_or_default())
+            }
+            places => Ok(places.get(index).map_or(&[][..], |place| self.at(place))),
+        }
+    }
+
+    fn existing(&self, name: &str) -> Result<&TensorInfo, GgufError> {
+        self.tensor(name)
+            .ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })
     }
 
     /// Lets the system drop the pages of a tensor whose data has been copied.
     pub fn release(&self, name: &str) {
-        if let (Source::Mapped(file), Some(tensor)) = (&self.source, self.tensor(name)) {
-            file.release(tensor.bytes.clone());
+        for place in self.tensor(name).into_iter().flat_map(|tensor| &tensor.places) {
+            if let Source::Mapped(file) = &self.files[place.file] {
+                file.release(place.bytes.clone());
+            }
         }
     }
 
     /// The values of a small float tensor (norms, biases, rotary factors).
     pub fn tensor_f32(&self, name: &str) -> Result<Vec<f32>, GgufError> {
-        let tensor = self
-            .tensor(name)
-            .ok_or_else(|| GgufError::MissingTensor { name: name.to_owned() })?;
-        let data = &self.source.bytes()[tensor.bytes.clone()];
-        Ok(match tensor.kind {
-            GgmlType::F32 => data.as_chunks().0.iter().map(|&raw| f32::from_le_bytes(raw)).collect(),
-            GgmlType::F16 => data
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&raw| half::f16::from_le_bytes(raw).to_f32())
-                .collect(),
-            GgmlType::BF16 => data
-                .as_chunks()
-                .0
-                .iter()
-                .map(|&raw| half::bf16::from_le_bytes(raw).to_f32())
-                .collect(),
-            kind => {
-                return Err(GgufError::NotFloat {
-                    name: name.to_owned(),
-                    kind,
-                });
+        let tensor = self.existing(name)?;
+        let mut values = decode_floats(tensor, self.at(&tensor.places[0]))?;
+        if tensor.added != 0.0 {
+            for value in &mut values {
+                *value += tensor.added;
             }
-        })
+        }
+        Ok(values)
     }
 
     fn array(&self, key: &str, expected: &'static str) -> Result<Option<&Array>, GgufError> {
@@ -309,6 +387,21 @@ impl Gguf {
             }),
         }
     }
+}
+
+fn decode_floats(tensor: &TensorInfo, data: &[u8]) -> Result<Vec<f32>, GgufError> {
+    let weight_type = match tensor.kind {
+        GgmlType::F32 => WeightType::F32,
+        GgmlType::F16 => WeightType::F16,
+        GgmlType::BF16 => WeightType::BF16,
+        kind => {
+            return Err(GgufError::NotFloat {
+                name: tensor.name.clone(),
+                kind,
+            });
+        }
+    };
+    Ok(decode(weight_type, data))
 }
 
 /// Iterator over the strings of a metadata array, as bytes.
@@ -394,7 +487,11 @@ impl Described {
             name,
             dimensions: sizes,
             kind,
-            bytes: start as usize..end as usize,
+            places: vec![Place {
+                file: 0,
+                bytes: start as usize..end as usize,
+            }],
+            added: 0.0,
         })
     }
 }
@@ -464,13 +561,16 @@ fn describe_tensor(cursor: &mut Cursor<'_>) -> Result<Described, GgufError> {
 }
 
 fn check_overlap(tensors: &[TensorInfo]) -> Result<(), GgufError> {
-    let mut in_order: Vec<&TensorInfo> = tensors.iter().collect();
-    in_order.sort_unstable_by_key(|tensor| tensor.bytes.start);
+    let places = tensors
+        .iter()
+        .flat_map(|tensor| tensor.places.iter().map(|place| (&place.bytes, &tensor.name)));
+    let mut in_order: Vec<(&Range<usize>, &String)> = places.collect();
+    in_order.sort_unstable_by_key(|(bytes, _)| bytes.start);
     for pair in in_order.windows(2) {
-        if pair[0].bytes.end > pair[1].bytes.start {
+        if pair[0].0.end > pair[1].0.start {
             return Err(GgufError::Overlap {
-                first: pair[0].name.clone(),
-                second: pair[1].name.clone(),
+                first: pair[0].1.clone(),
+                second: pair[1].1.clone(),
             });
         }
     }

@@ -23,6 +23,14 @@ pub struct ModelShape {
     pub context: usize,
     /// Vocabulary entries.
     pub vocabulary: usize,
+    /// Layers that see only the newest entries, and are never evicted from.
+    pub windowed_layers: usize,
+    /// How many entries they see; `None` if there are no such layers.
+    pub window: Option<usize>,
+    /// Experts of a layer; 0 if no layer has them.
+    pub experts: usize,
+    /// How many of them a token goes through.
+    pub experts_used: usize,
 }
 
 impl From<&ModelConfig> for ModelShape {
@@ -36,6 +44,12 @@ impl From<&ModelConfig> for ModelShape {
             head_dim: config.head_dim,
             context: config.context_length,
             vocabulary: config.vocabulary,
+            windowed_layers: (0..config.layers)
+                .filter(|&layer| config.window(layer).is_some())
+                .count(),
+            window: config.sliding.as_ref().map(|sliding| sliding.window),
+            experts: config.experts.as_ref().map_or(0, |experts| experts.count),
+            experts_used: config.experts.as_ref().map_or(0, |experts| experts.used),
         }
     }
 }

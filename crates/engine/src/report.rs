@@ -51,6 +51,9 @@ pub struct RunReport {
     pub retained_min: usize,
     /// Entries of the fullest head now.
     pub retained_max: usize,
+    /// Layers with a window, which are not evicted from and do not count in what is retained; `None` without such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub windowed_layers: Option<usize>,
     /// Entries per head that are hidden from attention but still held; the mean where heads differ.
     pub masked: usize,
     /// Entries of the fullest head at its fullest, within a step.

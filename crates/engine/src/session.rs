@@ -4,6 +4,8 @@
 //! attention to, and evicts what the policy gives up (DESIGN: append, attend, score, evict).
 
 mod compress;
+#[cfg(test)]
+mod families;
 pub(crate) mod features;
 #[cfg(test)]
 mod kvpress;
@@ -23,6 +25,7 @@ use crate::Error;
 use crate::backend::CpuBackend;
 use crate::decoder::{Observer, Profile, Sequence};
 use crate::engine::{Engine, Logits};
+use crate::info::ModelShape;
 use crate::report::{RunReport, StepReport};
 use crate::sampling::REPETITION_WINDOW;
 
@@ -359,6 +362,7 @@ impl Session {
             retained: self.retained_entries(),
             retained_min,
             retained_max,
+            windowed_layers: Some(ModelShape::from(self.engine.config()).windowed_layers).filter(|&layers| layers > 0),
             masked: figures.masked,
             peak_entries: figures.peak_entries,
             kv_bytes: self.cache.bytes(),
@@ -402,21 +406,32 @@ impl Session {
         KvCache::bytes_together(sessions.into_iter().map(|session| &session.cache))
     }
 
-    /// Entries per layer and head; the mean, rounded up, where heads differ.
+    /// Entries per layer and head; the mean, rounded up, where heads differ. Layers with a window do not count, unless
+    /// all have one.
     #[must_use]
     pub fn retained_entries(&self) -> usize {
+        let (count, rows) = self
+            .counted_rows()
+            .fold((0, 0), |(count, sum), rows| (count + 1, sum + rows));
+        rows.div_ceil(count)
+    }
+
+    /// Entries of the fullest head that counts.
+    pub(super) fn fullest(&self) -> usize {
+        self.counted_rows().max().unwrap_or(0)
+    }
+
+    /// Entries of the heads that may lose some; of all, if none may.
+    fn counted_rows(&self) -> impl Iterator<Item = usize> {
         let config = self.engine.config();
-        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
-        let rows: usize = heads.map(|(layer, head)| self.cache.rows(layer, head)).sum();
-        rows.div_ceil(config.layers * config.kv_heads)
+        let has_evictable = (0..config.layers).any(|layer| config.window(layer).is_none());
+        let layers = (0..config.layers).filter(move |&layer| !has_evictable || config.window(layer).is_none());
+        layers.flat_map(move |layer| (0..config.kv_heads).map(move |head| self.cache.rows(layer, head)))
     }
 
     /// Entries of the emptiest and of the fullest head.
     fn retained_range(&self) -> [usize; 2] {
-        let config = self.engine.config();
-        let heads = (0..config.layers).flat_map(|layer| (0..config.kv_heads).map(move |head| (layer, head)));
-        heads
-            .map(|(layer, head)| self.cache.rows(layer, head))
+        self.counted_rows()
             .fold([usize::MAX, 0], |[least, most], rows| [least.min(rows), most.max(rows)])
     }
 
@@ -534,7 +549,7 @@ impl Session {
 
     fn note_peak(&mut self) {
         self.figures.kv_bytes_peak = self.figures.kv_bytes_peak.max(self.cache.bytes());
-        self.figures.peak_entries = self.figures.peak_entries.max(self.cache.max_rows());
+        self.figures.peak_entries = self.figures.peak_entries.max(self.fullest());
     }
 }
 

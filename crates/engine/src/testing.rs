@@ -77,6 +77,10 @@ pub struct TinyModel {
     pub embedding: WeightType,
     /// Leave out `output.weight`.
     pub tied: bool,
+    /// Window of every layer but each second; `None` if all see everything.
+    pub window: Option<usize>,
+    /// Experts of each layer, of which two are used, in families that have them.
+    pub experts: usize,
 }
 
 impl Default for TinyModel {
@@ -96,6 +100,8 @@ impl Default for TinyModel {
             weights: WeightType::Q8_0,
             embedding: WeightType::F16,
             tied: true,
+            window: None,
+            experts: 4,
         }
     }
 }
@@ -141,6 +147,20 @@ impl TinyModel {
         for (key, size) in sizes {
             writer.u32(&format!("{family}.{key}"), size as u32);
         }
+        if let Some(window) = self.window {
+            writer
+                .u32(&format!("{family}.attention.sliding_window"), window as u32)
+                .u32(&format!("{family}.attention.sliding_window_pattern"), 2);
+        }
+        if family.family().experts {
+            writer
+                .u32(&format!("{family}.expert_count"), self.experts as u32)
+                .u32(&format!("{family}.expert_used_count"), 2)
+                .u32(
+                    &format!("{family}.expert_feed_forward_length"),
+                    self.feed_forward as u32,
+                );
+        }
         writer.f32(&format!("{family}.attention.layer_norm_rms_epsilon"), 1e-5);
         writer.f32(&format!("{family}.rope.freq_base"), 10_000.0);
     }
@@ -175,7 +195,20 @@ impl TinyModel {
                 }
             }
             self.linear(&mut numbers, writer, &name("attn_output.weight"), query, self.hidden);
+            let family = self.family.family();
+            if family.qk_norm {
+                numbers.vector(writer, &name("attn_q_norm.weight"), self.head_dim, 1.0, 0.2);
+                numbers.vector(writer, &name("attn_k_norm.weight"), self.head_dim, 1.0, 0.2);
+            }
+            if family.post_norms {
+                numbers.vector(writer, &name("post_attention_norm.weight"), self.hidden, 1.0, 0.2);
+                numbers.vector(writer, &name("post_ffw_norm.weight"), self.hidden, 1.0, 0.2);
+            }
             numbers.vector(writer, &name("ffn_norm.weight"), self.hidden, 1.0, 0.2);
+            if family.experts {
+                self.write_experts(&mut numbers, writer, &name);
+                continue;
+            }
             self.linear(
                 &mut numbers,
                 writer,
@@ -204,6 +237,19 @@ impl TinyModel {
         }
     }
 
+    fn write_experts(&self, numbers: &mut Numbers, writer: &mut GgufWriter, name: &impl Fn(&str) -> String) {
+        let (hidden, width) = (self.hidden, self.feed_forward);
+        let router = name("ffn_gate_inp.weight");
+        numbers.matrix(writer, &router, hidden, self.experts, WeightType::F32, 1.0);
+        for (part, inputs, outputs) in [("gate", hidden, width), ("up", hidden, width), ("down", width, hidden)] {
+            let stack = name(&format!("ffn_{part}_exps.weight"));
+            let values = numbers.draw(inputs * outputs * self.experts, 0.0, (3.0 / inputs as f32).sqrt());
+            let kind = stored_type(self.weights);
+            let dimensions = [inputs, outputs, self.experts];
+            writer.tensor(&stack, &dimensions, kind, &encode(self.weights, &values));
+        }
+    }
+
     /// A matrix whose outputs have about the spread of its inputs.
     fn linear(&self, numbers: &mut Numbers, writer: &mut GgufWriter, name: &str, inputs: usize, outputs: usize) {
         let spread = (3.0 / inputs as f32).sqrt();
@@ -224,7 +270,7 @@ fn write_tokenizer(writer: &mut GgufWriter, family: Architecture) -> usize {
         .collect();
     let pre = match family {
         Architecture::Llama => "smollm",
-        Architecture::Qwen2 => "qwen2",
+        _ => "qwen2",
     };
     writer
         .string("tokenizer.ggml.model", "gpt2")
@@ -265,7 +311,10 @@ impl Numbers {
         spread: f32,
     ) {
         let values = self.draw(inputs * outputs, 0.0, spread);
-        let stored = GgmlType::from_id(kind.ggml_id()).expect("the kernels' types are all in the file format");
-        writer.tensor(name, &[inputs, outputs], stored, &encode(kind, &values));
+        writer.tensor(name, &[inputs, outputs], stored_type(kind), &encode(kind, &values));
     }
+}
+
+fn stored_type(kind: WeightType) -> GgmlType {
+    GgmlType::from_id(kind.ggml_id()).expect("the kernels' types are all in the file format")
 }

@@ -6,6 +6,7 @@
 
 mod byte_level;
 mod hash;
+pub(crate) mod keys;
 mod merge;
 mod pretokenizer;
 mod sentence_piece;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 use crate::gguf::{Gguf, GgufError};
 
 use byte_level::ByteLevel;
-use sentence_piece::SentencePiece;
+use sentence_piece::{SentencePiece, unmark_spaces};
 use special::{Part, SpecialTokens};
 pub use stream::StreamDecoder;
 pub(crate) use vocabulary::ByteAlphabet;
@@ -80,6 +81,13 @@ pub enum TokenizerError {
     Lengths { key: String, found: usize, expected: usize },
     #[error("metadata key `{key}` names token {id}, but there are only {tokens}; the file is damaged")]
     OutsideVocabulary { key: String, id: u32, tokens: usize },
+    #[error("the pattern `{pattern}` that this model splits text by cannot be used ({source}); choose another model")]
+    Pattern {
+        pattern: String,
+        source: Box<fancy_regex::Error>,
+    },
+    #[error("metadata key `{key}` is `{value}`, which is not known; the file is newer than this program")]
+    UnknownValue { key: &'static str, value: String },
     #[error("tokenizers of type `{name}` are not supported (`gpt2` and `llama` are); choose another model")]
     UnknownModel { name: String },
     #[error(
@@ -123,7 +131,39 @@ struct Inner {
     eos: Option<u32>,
     ends: BTreeSet<u32>,
     adds_bos: bool,
-    adds_space_prefix: bool,
+    space_prefix: SpacePrefix,
+}
+
+/// Which runs of text get a space in front, as the vocabulary writes it; [`keys`] explains all but one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpacePrefix {
+    Never,
+    First,
+    Always,
+    Prepended,
+    /// As sentencepiece and GGUF have it: at the beginning and after structure, but not after a token that is text.
+    Sentence,
+}
+
+impl SpacePrefix {
+    fn read(file: &Gguf, adds_by_default: bool) -> Result<Self, TokenizerError> {
+        let Some(named) = file.optional::<&str>(keys::SPACE_PREFIX)? else {
+            let adds = file
+                .optional("tokenizer.ggml.add_space_prefix")?
+                .unwrap_or(adds_by_default);
+            return Ok(if adds { Self::Sentence } else { Self::Never });
+        };
+        match named {
+            keys::NEVER => Ok(Self::Never),
+            keys::FIRST => Ok(Self::First),
+            keys::ALWAYS => Ok(Self::Always),
+            keys::PREPENDED => Ok(Self::Prepended),
+            other => Err(TokenizerError::UnknownValue {
+                key: keys::SPACE_PREFIX,
+                value: other.to_owned(),
+            }),
+        }
+    }
 }
 
 enum Model {
@@ -151,7 +191,7 @@ impl Tokenizer {
         let mut raw = RawTokens::read(file)?;
         mark_ends_as_control(&mut raw);
         let mut bytes = TokenBytes::default();
-        let (model, adds_bos_by_default, space_prefix_by_default) = match name {
+        let (model, adds_bos_by_default, adds_space_by_default) = match name {
             "gpt2" => {
                 let model = ByteLevel::read(file, &raw, &mut bytes)?;
                 let adds_bos = model.words.adds_bos;
@@ -167,6 +207,9 @@ impl Tokenizer {
         for (id, (text, kind)) in raw.texts.iter().zip(&raw.kinds).enumerate() {
             match kind {
                 TokenKind::Control | TokenKind::Unknown => special.insert(text, id as u32, true),
+                TokenKind::UserDefined if matches!(model, Model::SentencePiece(_)) => {
+                    special.insert(&unmark_spaces(text), id as u32, false);
+                }
                 TokenKind::UserDefined => special.insert(text, id as u32, false),
                 TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => {}
             }
@@ -174,6 +217,9 @@ impl Tokenizer {
         let mut ends = BTreeSet::new();
         for key in END_KEYS {
             ends.extend(token_key(file, key, raw.texts.len())?);
+        }
+        for id in file.numbers(keys::ENDS)?.unwrap_or_default() {
+            ends.extend(inside(keys::ENDS, id as u32, raw.texts.len())?);
         }
         ends.extend(
             END_TEXTS
@@ -198,9 +244,7 @@ impl Tokenizer {
                 eos: token_key(file, EOS, raw.texts.len())?,
                 ends,
                 adds_bos: adds_bos && bos.is_some(),
-                adds_space_prefix: file
-                    .optional("tokenizer.ggml.add_space_prefix")?
-                    .unwrap_or(space_prefix_by_default),
+                space_prefix: SpacePrefix::read(file, adds_space_by_default)?,
             }),
         })
     }
@@ -245,30 +289,42 @@ impl Tokenizer {
     fn encode_parts(&self, segments: &[Segment<'_>], append: impl Fn(&mut String, &str)) -> Vec<u32> {
         let mut tokens = Vec::new();
         let mut run = String::new();
+        let mut follows_text = false;
         for segment in segments {
             self.inner
                 .special
                 .partition(segment.text, segment.parse_special, |part| match part {
                     Part::Text(text) => append(&mut run, text),
                     Part::Token(id) => {
-                        self.encode_run(&run, &mut tokens);
+                        self.encode_run(&run, follows_text, &mut tokens);
                         run.clear();
                         tokens.push(id);
+                        follows_text = self.is_text(id);
                     }
                 });
         }
-        self.encode_run(&run, &mut tokens);
+        self.encode_run(&run, follows_text, &mut tokens);
         tokens
     }
 
-    /// A run always follows a special token or begins the text: both are where a space prefix goes.
-    fn encode_run(&self, run: &str, tokens: &mut Vec<u32>) {
+    /// A run follows a special token or begins the text: both may be where a space prefix goes.
+    fn encode_run(&self, run: &str, follows_text: bool, tokens: &mut Vec<u32>) {
         if run.is_empty() {
             return;
         }
         match &self.inner.model {
             Model::ByteLevel(model) => model.encode(run, tokens),
-            Model::SentencePiece(model) => model.encode(run, self.inner.adds_space_prefix, tokens),
+            Model::SentencePiece(model) => {
+                let is_first = tokens.is_empty();
+                let with_space = match self.inner.space_prefix {
+                    SpacePrefix::Never => false,
+                    SpacePrefix::First => is_first && !run.starts_with(' '),
+                    SpacePrefix::Always => !run.starts_with(' '),
+                    SpacePrefix::Prepended => true,
+                    SpacePrefix::Sentence => !follows_text,
+                };
+                model.encode(run, with_space, tokens);
+            }
         }
     }
 
@@ -279,7 +335,7 @@ impl Tokenizer {
     pub fn decode(&self, tokens: &[u32]) -> String {
         let text = self.join(tokens.iter().copied().filter(|&token| self.is_text(token)));
         match text.strip_prefix(' ') {
-            Some(stripped) if self.inner.adds_space_prefix => stripped.to_owned(),
+            Some(stripped) if self.inner.space_prefix != SpacePrefix::Never => stripped.to_owned(),
             _ => text,
         }
     }
@@ -395,11 +451,18 @@ fn mark_ends_as_control(raw: &mut RawTokens<'_>) {
 
 fn token_key(file: &Gguf, key: &str, tokens: usize) -> Result<Option<u32>, TokenizerError> {
     match file.optional::<u32>(key)? {
-        Some(id) if id as usize >= tokens => Err(TokenizerError::OutsideVocabulary {
-            key: key.to_owned(),
-            id,
-            tokens,
-        }),
-        id => Ok(id),
+        Some(id) => inside(key, id, tokens),
+        None => Ok(None),
     }
+}
+
+fn inside(key: &str, id: u32, tokens: usize) -> Result<Option<u32>, TokenizerError> {
+    if (id as usize) < tokens {
+        return Ok(Some(id));
+    }
+    Err(TokenizerError::OutsideVocabulary {
+        key: key.to_owned(),
+        id,
+        tokens,
+    })
 }

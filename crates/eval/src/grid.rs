@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use inertiakv::policy::{Budget, Method};
-use inertiakv::{Engine, EngineOptions, KvType};
+use inertiakv::{Engine, EngineOptions, KvType, WeightType};
 use serde::Deserialize;
 
 use crate::metrics::ChineseWords;
@@ -78,6 +78,9 @@ pub struct Grid {
     /// Element type of the KV cache.
     #[serde(default, deserialize_with = "values::parsed")]
     pub kv_type: KvType,
+    /// What weights that are stored as floats become when they are loaded; without it they stay as they are.
+    #[serde(default, deserialize_with = "values::quantisation")]
+    pub quantise: Option<WeightType>,
     /// Threads that compute; without it one per core. Answers do not depend on it.
     pub threads: Option<usize>,
     /// Most tokens of prompt and answer; without it what the model was made for.
@@ -128,6 +131,7 @@ impl Grid {
             methods: Vec::new(),
             budgets: Vec::new(),
             kv_type: KvType::default(),
+            quantise: None,
             threads: None,
             context: None,
             scorer: None,
@@ -228,6 +232,7 @@ impl Grid {
             kv_type: self.kv_type,
             kv_memory: None,
             context: self.context,
+            quantise: self.quantise,
             scorer: self.scorer.clone(),
         }
     }

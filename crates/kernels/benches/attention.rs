@@ -51,6 +51,7 @@ fn decode(criterion: &mut Criterion) {
                                 layer: layers.next().expect("an endless cycle"),
                                 queries: &queries,
                                 rows: 1,
+                                window: None,
                                 out: &mut out,
                                 mass: with_mass.then_some((&mut mass, GroupPooling::Sum, 1)),
                             };
@@ -85,6 +86,7 @@ fn prefill(criterion: &mut Criterion) {
                         layer: 0,
                         queries: &queries,
                         rows: ROWS,
+                        window: None,
                         out: &mut out,
                         mass: None,
                     };

@@ -14,7 +14,7 @@ use inertiakv_kernels::attention::{AttentionTask, GroupPooling, Mass, attend};
 use inertiakv_kernels::cache::KvType;
 use inertiakv_kernels::isa::Isa;
 use inertiakv_kernels::linear::{Activations, WeightType, matmul};
-use inertiakv_kernels::ops::{RopeAngles, RopeStyle, rms_norm, rope, silu_mul};
+use inertiakv_kernels::ops::{Activation, RopeAngles, RopeStyle, gate_mul, rms_norm, rope};
 use inertiakv_kernels::threads::ThreadPool;
 
 use caches::{QWEN, compaction, filled, numbers};
@@ -69,6 +69,7 @@ fn attention(pool: &ThreadPool, kv_type: KvType, rows: usize, with_mass: bool) {
                 layer: 0,
                 queries: &queries,
                 rows,
+                window: None,
                 out: &mut out,
                 mass: with_mass.then_some((&mut mass, GroupPooling::Sum, 1)),
             };
@@ -110,7 +111,7 @@ fn between(pool: &ThreadPool) {
         rms_norm(pool, &x, &x[..width], 1e-6, &mut out);
     });
     kernel(&format!("silu_mul {ROWS} rows of {width}"), &mut || {
-        silu_mul(pool, &mut out, &x)
+        gate_mul(pool, Activation::Silu, &mut out, &x)
     });
     let mut angles = RopeAngles::default();
     let positions: Vec<u32> = (0..ROWS as u32).collect();

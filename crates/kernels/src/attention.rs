@@ -63,6 +63,8 @@ pub struct AttentionTask<'a> {
     pub queries: &'a [f32],
     /// Number of query rows; row `i` sees all entries but the last `rows - 1 - i`.
     pub rows: usize,
+    /// How many of those entries a row sees at most, the newest ones; `None` for all (sliding-window layers).
+    pub window: Option<usize>,
     /// `[rows][heads][head_dim]`, overwritten.
     pub out: &'a mut [f32],
     /// Where to put the mass, how to pool it, and over how many of the last queries to sum it (at most all).
@@ -74,7 +76,7 @@ pub struct AttentionTask<'a> {
 ///
 /// # Panics
 /// If a slice does not have its shape, the layer does not exist, a head holds fewer rows than there are queries, a row of
-/// the queries themselves is masked, or the scale is not positive.
+/// the queries themselves is masked, a window is empty or comes with a request for mass, or the scale is not positive.
 pub fn attend(pool: &ThreadPool, heads: usize, scale: f32, tasks: &mut [AttentionTask]) {
     attend_with(Isa::detect(), pool, heads, scale, tasks);
 }

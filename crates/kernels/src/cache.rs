@@ -486,6 +486,28 @@ impl KvCache {
         Ok(())
     }
 
+    /// Gives up the oldest rows of a layer, in whole blocks, so that every head keeps at least its newest `rows`. The order
+    /// of rows stays. Heads with masked rows are left as they are.
+    ///
+    /// # Errors
+    /// If the layer does not exist.
+    pub fn keep_newest(&mut self, layer: usize, rows: usize) -> Result<(), CacheError> {
+        let first = self.index(layer, 0)?;
+        let mut is_smaller = false;
+        for head in &mut self.heads[first..][..self.pool.config().kv_heads] {
+            let blocks = head.rows.saturating_sub(rows) / BLOCK_ROWS;
+            if blocks > 0 && !head.mask.reaches(0) {
+                head.blocks.drain(..blocks);
+                head.rows -= blocks * BLOCK_ROWS;
+                is_smaller = true;
+            }
+        }
+        if is_smaller {
+            self.pool.trim(None);
+        }
+        Ok(())
+    }
+
     /// [`KvCache::evict`] for a single head.
     ///
     /// # Errors

@@ -20,12 +20,14 @@ mod gguf;
 mod layout;
 mod matmul;
 mod scalar;
+mod stored;
 mod weight_type;
 
 use std::fmt;
 
 pub use activations::Activations;
 pub use matmul::{matmul, matmul_with};
+pub use stored::StoredType;
 pub use weight_type::WeightType;
 
 use arena::Region;
@@ -37,12 +39,17 @@ use layout::Layout;
 pub enum LinearError {
     /// The file uses a number format without kernels.
     #[error(
-        "tensor type number {id} is not supported; use a file with F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K \
-         or Q6_K weights"
+        "tensor type number {id} is not supported; use a file with weights in one of {supported}", supported = StoredType::names()
     )]
     UnsupportedType {
         /// The number in the tensor header.
         id: u32,
+    },
+    /// No number format is called so.
+    #[error("there is no weight type `{name}`; choose one of {types}", types = StoredType::names())]
+    UnknownName {
+        /// The name given.
+        name: String,
     },
     /// A dimension is zero.
     #[error("a weight of {out_features} x {in_features} holds nothing; the file is corrupt, fetch it again")]
@@ -171,10 +178,10 @@ impl Linear {
         self.layout.bytes()
     }
 
-    /// Whether this weight multiplies the float rows of [`Activations`] rather than the quantised ones (F16 and F32).
+    /// Whether this weight multiplies the float rows of [`Activations`] rather than the quantised ones (F32, F16 and BF16).
     #[must_use]
     pub fn needs_floats(&self) -> bool {
-        matches!(self.weight_type(), WeightType::F16 | WeightType::F32)
+        self.weight_type().is_float()
     }
 
     /// Writes row `index` of the weight as floats: the embedding of a token when the matrix is tied or a lookup table.

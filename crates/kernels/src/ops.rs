@@ -48,6 +48,53 @@ vectorised! {
     }
 }
 
+/// [`rms_norm`] in place: each run of `weight.len()` numbers of `x` is a row (a head, where queries and keys are
+/// normalised).
+///
+/// # Panics
+/// If `x` is not a whole number of rows.
+pub fn rms_norm_in_place(pool: &ThreadPool, x: &mut [f32], weight: &[f32], epsilon: f32) {
+    assert!(x.len().is_multiple_of(weight.len()), "whole rows");
+    for_rows(pool, x, weight.len(), &|_, x| {
+        let mut before = vec![0.0; weight.len()];
+        for row in x.chunks_exact_mut(weight.len()) {
+            before.copy_from_slice(row);
+            rms_norm_row(&before, weight, epsilon, row);
+        }
+    });
+}
+
+/// `x *= factor`.
+pub fn scale(pool: &ThreadPool, x: &mut [f32], factor: f32) {
+    let width = x.len().clamp(1, 4096);
+    for_rows(pool, x, width, &|_, x| scale_slice(x, factor));
+}
+
+vectorised! {
+    fn scale_slice(x: &mut [f32], factor: f32) {
+        for x in x {
+            *x *= factor;
+        }
+    }
+}
+
+/// `x += factor · y`, element by element, on the calling thread: one row of a mixture of experts.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) {
+    assert_eq!(x.len(), y.len(), "as many summands as sums");
+    add_scaled_slice(x, y, factor);
+}
+
+vectorised! {
+    fn add_scaled_slice(x: &mut [f32], y: &[f32], factor: f32) {
+        for (x, y) in x.iter_mut().zip(y) {
+            *x += factor * y;
+        }
+    }
+}
+
 /// `x += y`, element by element.
 ///
 /// # Panics
@@ -81,16 +128,29 @@ pub fn add_bias(pool: &ThreadPool, x: &mut [f32], bias: &[f32]) {
     });
 }
 
-/// The gate of a feed-forward layer: `gate = silu(gate) · up`, with `silu(x) = x / (1 + e^-x)`.
+/// What the gate of a feed-forward layer goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e^-x)`.
+    Silu,
+    /// `x · Φ(x)` as approximated with a hyperbolic tangent: `x / (1 + e^(-2 √(2/π) (x + 0.044715 x³)))`.
+    GeluTanh,
+}
+
+/// The gate of a feed-forward layer: `gate = activation(gate) · up`.
 ///
 /// # Panics
 /// If the lengths differ.
-pub fn silu_mul(pool: &ThreadPool, gate: &mut [f32], up: &[f32]) {
+pub fn gate_mul(pool: &ThreadPool, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "one factor for each gate");
     // An exponential each: worth handing out for a few rows.
     let width = up.len().min(256);
     for_rows(pool, gate, width.max(1), &|first, gate| {
-        silu_mul_slice(gate, &up[first * width..first * width + gate.len()]);
+        let up = &up[first * width..first * width + gate.len()];
+        match activation {
+            Activation::Silu => silu_mul_slice(gate, up),
+            Activation::GeluTanh => gelu_mul_slice(gate, up),
+        }
     });
 }
 
@@ -98,6 +158,17 @@ vectorised! {
     fn silu_mul_slice(gate: &mut [f32], up: &[f32]) {
         for (gate, up) in gate.iter_mut().zip(up) {
             *gate = *gate / (1.0 + exp(-*gate)) * up;
+        }
+    }
+}
+
+vectorised! {
+    fn gelu_mul_slice(gate: &mut [f32], up: &[f32]) {
+        // 2 √(2/π).
+        const SLOPE: f32 = 1.595_769;
+        for (gate, up) in gate.iter_mut().zip(up) {
+            let x = *gate;
+            *gate = x / (1.0 + exp(-SLOPE * (x + 0.044_715 * x * x * x))) * up;
         }
     }
 }
@@ -249,7 +320,10 @@ fn for_rows(pool: &ThreadPool, x: &mut [f32], width: usize, task: &(dyn Fn(usize
 
 #[cfg(test)]
 mod tests {
-    use super::{RopeAngles, RopeStyle, add, add_bias, exp, read_rows, rms_norm, rope, silu_mul};
+    use super::{
+        Activation, RopeAngles, RopeStyle, add, add_bias, add_scaled, exp, gate_mul, read_rows, rms_norm,
+        rms_norm_in_place, rope, scale,
+    };
     use crate::threads::ThreadPool;
 
     fn numbers(count: usize) -> Vec<f32> {
@@ -284,6 +358,9 @@ mod tests {
                 assert!((f64::from(out) - expected).abs() < 1e-5);
             }
         }
+        let mut heads = x.clone();
+        rms_norm_in_place(&pool, &mut heads, &weight, 1e-5);
+        assert_eq!(heads, out);
     }
 
     #[test]
@@ -291,11 +368,29 @@ mod tests {
         let pool = ThreadPool::new(3);
         let (gate, up) = (numbers(70_000), numbers(70_001)[1..].to_vec());
         let mut out = gate.clone();
-        silu_mul(&pool, &mut out, &up);
+        gate_mul(&pool, Activation::Silu, &mut out, &up);
         for ((&g, &u), &out) in gate.iter().zip(&up).zip(&out) {
             let expected = f64::from(g) / (1.0 + (-f64::from(g)).exp()) * f64::from(u);
             assert!((f64::from(out) - expected).abs() < 1e-5);
         }
+        let mut out = gate.clone();
+        gate_mul(&pool, Activation::GeluTanh, &mut out, &up);
+        for ((&g, &u), &out) in gate.iter().zip(&up).zip(&out) {
+            let (g, root) = (f64::from(g), (2.0 / std::f64::consts::PI).sqrt());
+            let expected = 0.5 * g * (1.0 + (root * (g + 0.044_715 * g.powi(3))).tanh()) * f64::from(u);
+            assert!((f64::from(out) - expected).abs() < 1e-5, "{g}: {out}, not {expected}");
+        }
+        let mut scaled = gate.clone();
+        scale(&pool, &mut scaled, 3.0);
+        assert!(scaled.iter().zip(&gate).all(|(s, g)| *s == 3.0 * g));
+        add_scaled(&mut scaled, &up, -0.5);
+        let expected = |(g, u): (&f32, &f32)| 3.0 * g + -0.5 * u;
+        assert!(
+            scaled
+                .iter()
+                .zip(gate.iter().zip(&up).map(expected))
+                .all(|(s, e)| *s == e)
+        );
         let mut sum = gate.clone();
         add(&pool, &mut sum, &up);
         assert!(sum.iter().zip(gate.iter().zip(&up)).all(|(s, (g, u))| *s == g + u));

@@ -55,7 +55,11 @@ impl Footprint {
 
     /// Whether the session is down to what it will hold from now on.
     pub(crate) fn has_settled(&self, session: &Session) -> bool {
-        self.evicted.is_none_or(|rows| session.retained_entries() < rows)
+        let has_windows = session.engine().config().sliding.is_some();
+        // Layers with a window give up their old entries with the first step.
+        let has_stepped = session.policy().is_some_and(|policy| policy.step() > 0);
+        self.evicted
+            .is_none_or(|rows| session.retained_entries() < rows && (has_stepped || !has_windows))
     }
 
     /// Bytes for `answers` answers from the first chunk of the prompt to the last token.
@@ -72,7 +76,7 @@ impl Footprint {
     pub(crate) fn bytes(&self, engine: &Engine, answers: usize, settled: bool) -> usize {
         // A block more in every head for what is rounded up in one and not in another, or copied when it is written to.
         let slack = engine.kv_pool().bytes_for(1);
-        let each = |rows: usize| self.bytes_of(engine, rows);
+        let each = |rows: usize| self.bytes_of(engine, rows, settled);
         match (answers, self.evicted) {
             (0, _) => 0,
             (1, None) => each(self.base + self.answer),
@@ -92,13 +96,19 @@ impl Footprint {
             None => 0,
             // One row goes where another has left.
             Some(_) if settled && self.gradual => block,
-            Some(evicted) => self.bytes_of(engine, evicted),
+            Some(evicted) => self.bytes_of(engine, evicted, settled),
         };
         answers * (block + copies)
     }
 
-    fn bytes_of(&self, engine: &Engine, rows: usize) -> usize {
+    /// Layers with a window hold the whole prompt until the first step.
+    fn bytes_of(&self, engine: &Engine, rows: usize, settled: bool) -> usize {
         let pool = engine.kv_pool();
-        pool.bytes_for(rows) + if self.uneven { pool.bytes_for(1) } else { 0 }
+        let held = match engine.config().sliding {
+            Some(_) if settled => engine.settled_kv_bytes(rows, self.prompt + self.answer),
+            Some(_) => pool.bytes_for(rows.max(self.prompt)),
+            None => pool.bytes_for(rows),
+        };
+        held + if self.uneven { pool.bytes_for(1) } else { 0 }
     }
 }

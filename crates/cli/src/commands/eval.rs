@@ -120,6 +120,7 @@ fn flags(benchmark: Benchmark, seed: Option<u64>, arguments: &EvalRunArguments) 
         },
         budgets: arguments.budget.budget.into_iter().collect(),
         kv_type: arguments.model.kv_type,
+        quantise: arguments.model.quantise,
         threads: arguments.model.threads,
         context: arguments.context.context,
         scorer: arguments.model.scorer.clone(),

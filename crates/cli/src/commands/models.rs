@@ -1,18 +1,16 @@
 //! `inertiakv models`: what there is, what is here, fetch it, remove it.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use inertiakv::ModelShape;
 use inertiakv::catalog::{self, CatalogError, Entry, PullProgress, PullStage, Store};
 use inertiakv::config::ModelConfig;
-use inertiakv::gguf::Gguf;
+use inertiakv::{KvType, MemoryPlan, ModelShape, open_model};
 use serde::Serialize;
 
 use crate::args::{
     ModelNameArguments, ModelNamesArguments, ModelsArguments, ModelsCommand, OutputArguments, PullArguments,
 };
-use crate::format::{count, counted, megabytes};
+use crate::format::{count, counted, mebibytes, megabytes};
 use crate::printer::{Printer, Progress};
 
 /// An entry with its place in the store.
@@ -150,26 +148,29 @@ fn info(store: &Store, arguments: &ModelNameArguments, printer: &Printer) -> any
     pairs(&lines, printer)
 }
 
-/// What the header of a GGUF file says; the weights are not read.
+/// What a model file or folder says; the weights are not read.
 fn file_info(path: &Path, json: bool, printer: &Printer) -> anyhow::Result<()> {
     #[derive(Serialize)]
     struct FileInfo<'a> {
         #[serde(flatten)]
         shape: ModelShape,
-        bytes: u64,
+        bytes: usize,
+        memory: MemoryPlan,
         path: &'a Path,
     }
-    let config = ModelConfig::from_gguf(&Gguf::open(path)?)?;
+    let file = open_model(path)?;
+    let config = ModelConfig::from_gguf(&file)?;
     let info = FileInfo {
         shape: ModelShape::from(&config),
-        bytes: fs::metadata(path)?.len(),
+        bytes: file.file_bytes(),
+        memory: MemoryPlan::new(&config, file.file_bytes(), KvType::default())?,
         path,
     };
     if json {
         return printer.json(&info);
     }
     let shape = info.shape;
-    let lines = [
+    let mut lines = vec![
         ("name", shape.name),
         ("family", shape.family),
         (
@@ -184,10 +185,62 @@ fn file_info(path: &Path, json: bool, printer: &Printer) -> anyhow::Result<()> {
             ),
         ),
         ("vocabulary", count(shape.vocabulary)),
-        ("size", counted(info.bytes as usize, "byte")),
+        ("size", counted(info.bytes, "byte")),
         ("file", path.display().to_string()),
     ];
-    pairs(&lines, printer)
+    if let Some(window) = shape.window {
+        let layers = counted(shape.windowed_layers, "layer");
+        let window = counted(window, "entry");
+        lines.push((
+            "window",
+            format!("{layers} with a window of {window}, never evicted from"),
+        ));
+    }
+    if shape.experts > 0 {
+        let (used, all) = (shape.experts_used, count(shape.experts));
+        lines.push(("experts", format!("{used} of {all} for each token")));
+    }
+    pairs(&lines, printer)?;
+    show_plan(&info.memory, printer)
+}
+
+fn show_plan(plan: &MemoryPlan, printer: &Printer) -> anyhow::Result<()> {
+    let machine = plan.machine_bytes.map_or_else(|| "not known".to_owned(), mebibytes);
+    let kv = format!(
+        "{} per 1,000 tokens as {}",
+        mebibytes(plan.kv_bytes_per_1000_tokens),
+        plan.kv_type
+    );
+    let mut lines = vec![
+        ("weights", format!("about {}", mebibytes(plan.weight_bytes))),
+        ("kv cache", kv),
+        ("machine", machine),
+    ];
+    if plan.window_bytes > 0 {
+        lines.push((
+            "windows",
+            format!("at most {} while decoding", mebibytes(plan.window_bytes)),
+        ));
+    }
+    let prompt = counted(plan.prompt_tokens, "token");
+    lines.push((
+        "prompt",
+        format!("{prompt} take {} until the first step", mebibytes(plan.prefill_bytes)),
+    ));
+    pairs(&lines, printer)?;
+    let rows: Vec<Vec<String>> = plan
+        .budgets
+        .iter()
+        .map(|budget| {
+            vec![
+                format!("{} %", budget.kept_percent),
+                mebibytes(budget.kv_bytes),
+                budget.conversations.map_or_else(|| "-".to_owned(), count),
+            ]
+        })
+        .collect();
+    printer.table(&["kept", "kv cache", "conversations that fit"], &rows, &[0, 1, 2])?;
+    Ok(())
 }
 
 fn pairs(lines: &[(&str, String)], printer: &Printer) -> anyhow::Result<()> {

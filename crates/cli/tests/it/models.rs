@@ -20,10 +20,27 @@ fn details_of_a_file_are_those_of_the_model_in_it() {
     world.tiny_model();
     let info = success(&world.run(&["models", "info", "tiny.gguf"]));
     assert!(info.contains("llama"), "{info}");
+    assert!(
+        info.contains("per 1,000 tokens") && info.contains("conversations that fit"),
+        "{info}"
+    );
     let info = json(&world.run(&["models", "info", "tiny.gguf", "--json"]));
-    for key in ["name", "family", "layers", "kv_heads", "context", "bytes", "path"] {
+    for key in [
+        "name", "family", "layers", "kv_heads", "context", "bytes", "memory", "path",
+    ] {
         assert!(info.get(key).is_some(), "`{key}` is missing: {info}");
     }
+}
+
+#[test]
+fn weights_are_packed_at_load_to_a_type_that_exists() {
+    let world = World::new();
+    world.tiny_model();
+    let run = |kind: &str| world.run(&["run", "-m", "tiny.gguf", "--quantise", kind, "-n", "2", "hello"]);
+    success(&run("q4_0"));
+    let output = run("f16");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("q8_0"), "{}", stderr(&output));
 }
 
 #[test]

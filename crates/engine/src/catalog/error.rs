@@ -32,7 +32,7 @@ pub enum CatalogError {
     #[error("there is no file `{}`; check the path, or use a name that `inertiakv models list` shows", .0.display())]
     NoSuchFile(PathBuf),
     /// A folder where a file was expected.
-    #[error("`{}` is a folder; give the GGUF file inside it", .0.display())]
+    #[error("`{}` is a folder without config.json; give a Hugging Face folder, or the GGUF file inside it", .0.display())]
     Folder(PathBuf),
     /// There is no folder to keep models in.
     #[error("no home folder is known to keep models in; set INERTIAKV_HOME to a folder")]

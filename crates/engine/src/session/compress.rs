@@ -77,7 +77,7 @@ impl Session {
         for chunk in tokens.chunks(CHUNK.min(interval)) {
             if let Some(state) = &mut state {
                 let most = state.budget().unwrap_or(usize::MAX).saturating_add(interval);
-                if uncompressed > 0 && self.cache.max_rows() + chunk.len() > most {
+                if uncompressed > 0 && self.fullest() + chunk.len() > most {
                     self.compress(state, std::mem::take(&mut uncompressed))?;
                     Arc::make_mut(&mut self.memory).forget_last_queries();
                 }
@@ -239,7 +239,10 @@ impl Session {
     fn mask(&mut self, state: &PolicyState) -> Result<(), Error> {
         let config = self.engine.config();
         let mut masked = 0;
-        for layer in 0..config.layers {
+        let layers: Vec<usize> = (0..config.layers)
+            .filter(|&layer| config.window(layer).is_none())
+            .collect();
+        for &layer in &layers {
             for head in 0..config.kv_heads {
                 // The prompt has just been prefilled: its rows are its positions.
                 let mut held = state.retained(layer, head).into_iter().peekable();
@@ -250,7 +253,7 @@ impl Session {
                 self.cache.mask(layer, head, &hidden)?;
             }
         }
-        self.figures.masked = masked / (config.layers * config.kv_heads);
+        self.figures.masked = masked / (layers.len() * config.kv_heads);
         Ok(())
     }
 }

@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics};
 use inertiakv_kernels::cache::KvCache;
-use inertiakv_policy::Method;
+use inertiakv_policy::{Method, PolicyError};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::RngCore;
 
@@ -43,6 +43,10 @@ impl Engine {
         flow: &mut dyn FnMut() -> ControlFlow<()>,
         show: &mut dyn FnMut(&Look<'_>) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        if !self.policy_shape().evictable.contains(&true) {
+            // Such layers are not shown.
+            return Err(PolicyError::NoEvictableLayer.into());
+        }
         let mut session = self.session(&Method::full())?;
         session.check(tokens)?;
         let needs = PromptNeeds {

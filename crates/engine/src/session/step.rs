@@ -123,6 +123,7 @@ impl<'a> Step<'a> {
         let plan = self.state.finish_step()?;
         let bytes = session.cache.bytes();
         session.evict(&plan)?;
+        session.forget_hidden()?;
         session.figures.kv_bytes_freed += bytes.saturating_sub(session.cache.bytes());
         self.profile.eviction += start.elapsed();
         self.profile.total += start.elapsed();
@@ -152,6 +153,18 @@ impl<'a> Step<'a> {
 }
 
 impl Session {
+    /// Gives up what layers with a window will never look at again.
+    fn forget_hidden(&mut self) -> Result<(), Error> {
+        let config = self.engine.config();
+        for layer in 0..config.layers {
+            if let Some(window) = config.window(layer) {
+                // The next row sees itself too.
+                self.cache.keep_newest(layer, window - 1)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn evict(&mut self, plan: &EvictionPlan) -> Result<(), Error> {
         if plan.is_nothing() {
             return Ok(());

@@ -2,13 +2,15 @@
 
 use std::hash::BuildHasherDefault;
 
+use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick};
+
 use crate::gguf::Gguf;
 
-use super::TokenizerError;
 use super::hash::FastMap;
 use super::merge::{Join, Merger, Piece};
 use super::pretokenizer::PreTokenizer;
 use super::vocabulary::{ByteAlphabet, MOST_ENTRIES, RawTokens, TokenBytes, TokenKind};
+use super::{TokenizerError, keys};
 
 const MERGES: &str = "tokenizer.ggml.merges";
 
@@ -16,6 +18,8 @@ const MERGES: &str = "tokenizer.ggml.merges";
 /// vocabulary.
 pub(super) struct ByteLevel {
     pub(super) words: PreTokenizer,
+    /// Whether characters are composed first.
+    composes: bool,
     /// Tokens by their bytes, for words taken whole.
     tokens: FastMap<Box<[u8]>, u32>,
     merges: FastMap<(u32, u32), Join>,
@@ -27,7 +31,7 @@ pub(super) struct ByteLevel {
 
 impl ByteLevel {
     pub(super) fn read(file: &Gguf, raw: &RawTokens<'_>, bytes: &mut TokenBytes) -> Result<Self, TokenizerError> {
-        let words = PreTokenizer::named(file.optional("tokenizer.ggml.pre")?)?;
+        let words = PreTokenizer::of(file)?;
         let rules = file
             .strings(MERGES)?
             .ok_or_else(|| TokenizerError::MissingKey { key: MERGES.to_owned() })?;
@@ -92,6 +96,7 @@ impl ByteLevel {
         }
         Ok(Self {
             words,
+            composes: file.optional(keys::COMPOSES)?.unwrap_or(false),
             tokens,
             merges,
             byte_tokens,
@@ -101,6 +106,13 @@ impl ByteLevel {
     }
 
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
+        let composed: String;
+        let text = if self.composes && is_nfc_quick(text.chars()) != IsNormalized::Yes {
+            composed = text.nfc().collect();
+            &composed
+        } else {
+            text
+        };
         Merger::with_local(|merger| {
             self.words
                 .split(text, |word| self.encode_word(word.as_bytes(), merger, out));

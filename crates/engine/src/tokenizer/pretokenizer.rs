@@ -2,7 +2,8 @@
 
 use fancy_regex::Regex;
 
-use super::TokenizerError;
+use super::{TokenizerError, keys};
+use crate::gguf::Gguf;
 
 /// The contractions of English, in either case, as the newer patterns write them.
 macro_rules! contractions {
@@ -12,7 +13,7 @@ macro_rules! contractions {
 }
 
 /// Words with a leading space, numbers, punctuation, spaces up to the last.
-const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
+pub(super) const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const LLAMA_3: &str = concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -118,6 +119,25 @@ pub(super) struct PreTokenizer {
 }
 
 impl PreTokenizer {
+    /// What a file says: patterns, or the name of a scheme.
+    pub(super) fn of(file: &Gguf) -> Result<Self, TokenizerError> {
+        let Some(patterns) = file.strings(keys::PATTERNS)? else {
+            return Self::named(file.optional("tokenizer.ggml.pre")?);
+        };
+        let compile = |pattern: &[u8]| {
+            let pattern = String::from_utf8_lossy(pattern);
+            Regex::new(&pattern).map_err(|source| TokenizerError::Pattern {
+                pattern: pattern.into_owned(),
+                source: Box::new(source),
+            })
+        };
+        Ok(Self {
+            patterns: patterns.map(compile).collect::<Result<_, _>>()?,
+            whole_words: file.optional(keys::WHOLE_WORDS)?.unwrap_or(false),
+            adds_bos: false,
+        })
+    }
+
     /// The scheme of this name. A file without a name, or with the name `default`, was made before names were
     /// recorded: it is read with the general scheme and a warning, because its tokens may be wrong.
     pub(super) fn named(name: Option<&str>) -> Result<Self, TokenizerError> {

@@ -57,6 +57,81 @@ fn both_families_are_understood() {
     }
 }
 
+/// A tiny model of a family, with a window in every layer but each second.
+fn windowed(family: Architecture) -> GgufWriter {
+    TinyModel {
+        family,
+        layers: 4,
+        window: Some(64),
+        ..TinyModel::default()
+    }
+    .writer()
+}
+
+#[test]
+fn every_family_has_what_sets_it_apart() {
+    for family in Architecture::ALL {
+        let config = config(&windowed(family)).unwrap();
+        let is_gemma = family == Architecture::Gemma3;
+        assert_eq!(
+            config.qk_norm,
+            !matches!(family, Architecture::Llama | Architecture::Qwen2)
+        );
+        assert_eq!(config.post_norms, is_gemma);
+        assert_eq!(config.embedding_scale, if is_gemma { 8.0 } else { 1.0 });
+        assert_eq!(config.experts.is_some(), family == Architecture::Qwen3Moe);
+        let windows: Vec<_> = (0..4).map(|layer| config.window(layer)).collect();
+        assert_eq!(windows, [Some(64), None, Some(64), None], "{family}");
+    }
+    let experts = config(&windowed(Architecture::Qwen3Moe)).unwrap().experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.feed_forward), (4, 2, 96));
+    assert!(experts.normalised && experts.layers == [true; 4]);
+}
+
+#[test]
+fn layers_with_a_window_are_a_period_or_a_list() {
+    let (gemma, pattern) = (Architecture::Gemma3, "gemma3.attention.sliding_window_pattern");
+    let windows = |writer: &GgufWriter| {
+        let config = config(writer).unwrap();
+        (0..4).map(|layer| config.window(layer).is_some()).collect::<Vec<_>>()
+    };
+    let mut writer = windowed(gemma);
+    // Without a word about it, each sixth layer of Gemma 3 sees everything.
+    assert_eq!(windows(writer.remove(pattern)), [true; 4]);
+    assert_eq!(windows(writer.u32(pattern, 3)), [true, true, false, true]);
+    assert_eq!(
+        windows(writer.remove(pattern).i32s(pattern, &[0, 1, 0, 0])),
+        [false, true, false, false]
+    );
+    refused(writer.remove(pattern).i32s(pattern, &[0, 1, 0]), &[pattern, "4 layers"]);
+    let sliding = config(&windowed(gemma)).unwrap().sliding.unwrap();
+    assert_eq!(sliding.rope.base, 10_000.0);
+}
+
+#[test]
+fn damaged_experts_are_named() {
+    let name = "blk.1.ffn_up_exps.weight";
+    let mut writer = windowed(Architecture::Qwen3Moe);
+    refused(writer.clone().remove_tensor(name), &[name, "missing"]);
+    writer
+        .remove_tensor(name)
+        .tensor(name, &[64, 96, 3], GgmlType::F32, &vec![0; 64 * 96 * 3 * 4]);
+    refused(&writer, &[name, "[64, 96, 4]"]);
+    for (key, value) in [
+        ("expert_used_count", 5),
+        ("expert_used_count", 0),
+        ("expert_feed_forward_length", 0),
+    ] {
+        let key = format!("qwen3moe.{key}");
+        let mut writer = windowed(Architecture::Qwen3Moe);
+        refused(writer.remove(&key).u32(&key, value), &[&key]);
+    }
+    refused(
+        windowed(Architecture::Qwen3Moe).u32("qwen3moe.expert_shared_count", 1),
+        &["experts that all tokens share"],
+    );
+}
+
 #[test]
 fn an_output_matrix_is_used_when_there_is_one() {
     let writer = TinyModel {
@@ -187,7 +262,21 @@ fn rope_scaling_is_applied_or_refused() {
             .scaling,
         RopeScaling::Linear(8.0)
     );
-    refused(&scaled(Some("yarn"), Some(4.0)), &["yarn"]);
+    let mut writer = scaled(Some("yarn"), Some(4.0));
+    writer.u32("llama.rope.scaling.original_context_length", 1024);
+    let RopeScaling::Yarn(yarn) = config(&writer).unwrap().rope.scaling else {
+        panic!("YaRN is understood");
+    };
+    assert_eq!((yarn.factor, yarn.original_context), (4.0, 1024));
+    assert!((yarn.attention_factor - 1.138_629_4).abs() < 1e-6);
+    let plain = config(&llama()).unwrap().attention_scale;
+    let stretched = config(&writer).unwrap().attention_scale;
+    assert!((stretched / plain - yarn.attention_factor.powi(2)).abs() < 1e-6);
+    // The factor of dot products would not be that of the elements that are not rotated.
+    writer
+        .remove("llama.rope.dimension_count")
+        .u32("llama.rope.dimension_count", 16);
+    refused(&writer, &["YaRN", "16 of 32"]);
     refused(&scaled(Some("longrope"), None), &["longrope"]);
     for factor in [-1.0, 0.5, f32::NAN, f32::INFINITY] {
         refused(&scaled(Some("linear"), Some(factor)), &["llama.rope.scaling.factor"]);
@@ -282,13 +371,22 @@ fn missing_and_misshapen_tensors_are_named() {
 
 #[test]
 fn types_without_a_kernel_are_named() {
-    let iq4_nl = GgmlType::from_id(20).unwrap();
+    let iq3_s = GgmlType::from_id(21).unwrap();
     let mut writer = llama();
     let name = "blk.1.ffn_up.weight";
     writer
         .remove_tensor(name)
-        .tensor(name, &[64, 96], iq4_nl, &vec![0; 64 * 96 / 32 * 18]);
-    refused(&writer, &[name, "IQ4_NL", "Q4_K"]);
+        .tensor(name, &[256, 96], iq3_s, &vec![0; 96 * 110]);
+    refused(&writer, &[name, "[64, 96]"]);
+    let wide = TinyModel {
+        hidden: 256,
+        ..TinyModel::default()
+    };
+    let mut writer = wide.writer();
+    writer
+        .remove_tensor(name)
+        .tensor(name, &[256, 96], iq3_s, &vec![0; 96 * 110]);
+    refused(&writer, &[name, "IQ3_S", "Q4_K", "IQ4_XS"]);
     let mut writer = llama();
     let name = "output_norm.weight";
     writer.remove_tensor(name).tensor(name, &[64], GgmlType::Q8_0, &[0; 68]);
@@ -300,9 +398,15 @@ fn what_the_decoder_would_ignore_is_refused() {
     refused(llama().u32("llama.expert_count", 8), &["mixture of experts"]);
     assert!(config(llama().u32("llama.expert_count", 0)).is_ok());
     let window = "llama.attention.sliding_window";
-    refused(llama().u32(window, 1024), &["sliding window", "1024"]);
-    assert!(config(llama().u32(window, 0)).is_ok());
-    assert!(config(llama().u32(window, 4096)).is_ok());
+    for (size, expected) in [(0, None), (1024, Some(1024)), (4096, None)] {
+        let config = config(llama().u32(window, size)).unwrap();
+        assert_eq!(config.window(0), expected);
+        assert_eq!(config.window(1), expected);
+    }
+    refused(
+        llama().f32("llama.final_logit_softcapping", 30.0),
+        &["soft limits of logits"],
+    );
     refused(
         llama().raw("split.count", 2, &3_u16.to_le_bytes()),
         &["several GGUF files"],

@@ -43,6 +43,8 @@ pub(crate) fn tiny_file(family: Family) -> PathBuf {
             context: 8192,
             // With tied embeddings a random model repeats its last token for ever.
             tied: false,
+            // Every second layer sees everything.
+            window: (family == Family::Gemma3).then_some(64),
             ..TinyModel::default()
         }
         .to_bytes(),
@@ -63,7 +65,7 @@ pub(crate) fn broken() -> Engine {
 }
 
 /// Writes a file for this test process, once.
-fn written(name: &str, bytes: &[u8]) -> PathBuf {
+pub(crate) fn written(name: &str, bytes: &[u8]) -> PathBuf {
     static FOLDER: OnceLock<tempfile::TempDir> = OnceLock::new();
     static WRITING: Mutex<()> = Mutex::new(());
     let folder = FOLDER.get_or_init(|| tempfile::tempdir().expect("a temporary folder"));

@@ -383,3 +383,12 @@ fn qwen_tokens_are_those_of_llama_cpp() {
         include_str!("../golden/tokenizer-qwen.json"),
     );
 }
+
+#[test]
+fn gemma_tokens_are_those_of_llama_cpp() {
+    agrees_with_llama_cpp(
+        "gemma3-270m",
+        "INERTIAKV_TEST_GEMMA",
+        include_str!("../golden/tokenizer-gemma3.json"),
+    );
+}

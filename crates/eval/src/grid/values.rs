@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+use inertiakv::WeightType;
 use inertiakv::policy::{Budget, Method, Ratio};
 use serde::de::{Deserialize, Deserializer, Error};
 
@@ -47,6 +48,11 @@ fn complement(ratio: Ratio) -> Option<Ratio> {
 /// A value that is written as it is parsed.
 pub(super) fn parsed<'de, D: Deserializer<'de>, T: FromStr<Err: Display>>(from: D) -> Result<T, D::Error> {
     String::deserialize(from)?.parse().map_err(D::Error::custom)
+}
+
+/// The name of a type that weights are quantised to.
+pub(super) fn quantisation<'de, D: Deserializer<'de>>(from: D) -> Result<Option<WeightType>, D::Error> {
+    parsed(from).map(Some)
 }
 
 /// Several of them.

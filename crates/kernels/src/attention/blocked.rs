@@ -115,20 +115,17 @@ impl Part<'_> {
             .collect();
         let end = job.visible(self.entries, first_row + rows - 1);
         let mut probabilities = [Line::ZERO; BLOCKS * BLOCK_ROWS * TILE / 16];
-        for first in (0..end).step_by(BLOCKS * BLOCK_ROWS) {
+        let start = job.hidden(self.entries, first_row) / BLOCK_ROWS * BLOCK_ROWS;
+        for first in (start..end).step_by(BLOCKS * BLOCK_ROWS) {
             // SAFETY: passed on; outputs of different items are different rows or heads.
             unsafe {
                 let chunk = job.chunk(self.head, first, BLOCKS, end);
                 let chunk = job.stage(kernels, chunk, stage);
                 for (start, tile) in &mut row_tiles {
-                    let mut visible = [0; TILE];
-                    for (slot, visible) in visible[..tile.columns].iter_mut().enumerate() {
-                        let seen = job.visible(self.entries, (*start + slot) / job.group);
-                        *visible = seen.saturating_sub(first).min(chunk.entries);
-                    }
+                    let sight = job.sight(&chunk, self.entries, first, *start..*start + tile.columns);
                     let stride = tile.columns * BLOCK_ROWS;
                     let probabilities = probabilities.as_mut_ptr().cast();
-                    kernels.fold(&chunk, tile, &visible, job.scale, probabilities, stride);
+                    kernels.fold(&chunk, tile, &sight, job.scale, probabilities, stride);
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use super::kernel::{CHUNK_BLOCKS, Chunk, Kernels, TILE, Tile};
+use super::kernel::{CHUNK_BLOCKS, Chunk, Kernels, Sight, TILE, Tile};
 use super::{AttentionTask, GroupPooling, SPLIT_ROWS};
 use crate::cache::{BLOCK_ROWS, KvCache, KvConfig, KvType, Layout};
 
@@ -12,6 +12,8 @@ pub(super) struct Job<'a> {
     pub(super) cache: &'a KvCache,
     pub(super) layer: usize,
     pub(super) rows: usize,
+    /// Most entries that a row sees.
+    window: usize,
     pub(super) heads: usize,
     pub(super) kv_heads: usize,
     /// Query heads of a KV head.
@@ -63,6 +65,12 @@ impl<'a> Job<'a> {
             let own = task.cache.head(task.layer, head).mask().reaches(held - task.rows);
             assert!(!own, "the rows of the queries themselves are not masked");
         }
+        let window = task.window.unwrap_or(usize::MAX);
+        assert!(window > 0, "a row sees itself at least");
+        assert!(
+            task.window.is_none() || task.mass.is_none(),
+            "windowed layers are not scored"
+        );
         let mass = task.mass.as_mut().map(|(mass, pooling, window)| {
             mass.heads.resize_with(kv_heads, Vec::new);
             for (head, numbers) in mass.heads.iter_mut().enumerate() {
@@ -81,6 +89,7 @@ impl<'a> Job<'a> {
             cache: task.cache,
             layer: task.layer,
             rows: task.rows,
+            window,
             heads,
             kv_heads,
             group: heads / kv_heads,
@@ -99,9 +108,28 @@ impl<'a> Job<'a> {
         self.cache.head(self.layer, head).rows()
     }
 
-    /// How many of `entries` entries a query row sees.
+    /// A query row sees the entries before this one of `entries` entries.
     pub(super) fn visible(&self, entries: usize, row: usize) -> usize {
         entries - (self.rows - 1 - row)
+    }
+
+    /// And only those from this one on.
+    pub(super) fn hidden(&self, entries: usize, row: usize) -> usize {
+        self.visible(entries, row).saturating_sub(self.window)
+    }
+
+    /// What these columns see of a chunk that begins at entry `first` of `entries`.
+    pub(super) fn sight(&self, chunk: &Chunk, entries: usize, first: usize, columns: std::ops::Range<usize>) -> Sight {
+        let mut sight = Sight::default();
+        for (slot, column) in columns.enumerate() {
+            let row = column / self.group;
+            let end = self.visible(entries, row).saturating_sub(first).min(chunk.entries);
+            let start = self.hidden(entries, row).saturating_sub(first);
+            if start < end {
+                (sight.start[slot], sight.end[slot]) = (start, end);
+            }
+        }
+        sight
     }
 
     /// The query of column `column` of KV head `head`; columns count `[row][group]`.

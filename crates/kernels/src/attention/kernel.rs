@@ -86,6 +86,14 @@ impl Tile {
     }
 }
 
+/// The entries of a chunk that each column of a tile sees: from `start` to before `end`.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sight {
+    pub(super) start: [usize; TILE],
+    /// 0 for a column that sees nothing.
+    pub(super) end: [usize; TILE],
+}
+
 /// Where the softmax of one column lies.
 pub(super) struct Scores {
     /// Entry 0 of block 0 of the column.
@@ -150,7 +158,7 @@ impl Kernels {
         }
     }
 
-    /// Adds a chunk to a tile. `visible` says how many of its entries each column may see; `probabilities` receives
+    /// Adds a chunk to a tile. `sight` says which of its entries each column may see; `probabilities` receives
     /// 2^(score − m) with the m of this moment, for all entries of the chunk.
     ///
     /// # Safety
@@ -159,14 +167,14 @@ impl Kernels {
         &self,
         chunk: &Chunk,
         tile: &mut Tile,
-        visible: &[usize; TILE],
+        sight: &Sight,
         scale: f32,
         probabilities: *mut f32,
         stride: usize,
     ) {
         // SAFETY: passed on from the caller.
         unsafe {
-            let (seen, factors) = self.soften(chunk, tile, visible, scale, probabilities, stride);
+            let (seen, factors) = self.soften(chunk, tile, sight, scale, probabilities, stride);
             if seen > 0 {
                 let columns = tile.columns;
                 let (factors, outputs) = (&factors[..columns], &tile.outputs[..columns]);
@@ -184,13 +192,13 @@ impl Kernels {
         &self,
         chunk: &Chunk,
         tile: &mut Tile,
-        visible: &[usize; TILE],
+        sight: &Sight,
         scale: f32,
         probabilities: *mut f32,
         stride: usize,
     ) -> (usize, [f32; TILE]) {
         let columns = tile.columns;
-        let seen = visible[..columns].iter().copied().max().unwrap_or(0);
+        let seen = sight.end[..columns].iter().copied().max().unwrap_or(0);
         let blocks = seen.div_ceil(BLOCK_ROWS);
         let mut factors = [1.0; TILE];
         // SAFETY: passed on from the caller.
@@ -203,18 +211,33 @@ impl Kernels {
             }
             (self.scores)(chunk, &tile.queries[..columns], blocks, probabilities, stride);
             self.exclude(chunk, blocks, columns, probabilities, stride);
-            for column in 0..columns {
+            for (column, factor) in factors[..columns].iter_mut().enumerate() {
+                self.exclude_before(sight.start[column], probabilities.add(column * BLOCK_ROWS), stride);
                 let scores = Scores {
                     start: probabilities.add(column * BLOCK_ROWS),
                     stride,
                     blocks,
-                    visible: visible[column],
+                    visible: sight.end[column],
                     scale,
                 };
-                factors[column] = (self.softmax)(&scores, &mut tile.maximum[column], &mut tile.sum[column]);
+                *factor = (self.softmax)(&scores, &mut tile.maximum[column], &mut tile.sum[column]);
             }
         }
         (seen, factors)
+    }
+
+    /// The scores of the first so many entries of one column become −∞.
+    ///
+    /// # Safety
+    /// As for [`Kernels`]; `scores` is the column's place in block 0 of a chunk that has the entries.
+    unsafe fn exclude_before(&self, entries: usize, scores: *mut f32, stride: usize) {
+        for block in 0..entries.div_ceil(BLOCK_ROWS) {
+            // SAFETY: by the caller.
+            unsafe {
+                let line = std::slice::from_raw_parts_mut(scores.add(block * stride), BLOCK_ROWS);
+                exclude(self.isa, first_bits(entries - block * BLOCK_ROWS), line);
+            }
+        }
     }
 
     /// The scores of a chunk's excluded entries in the first so many blocks and columns become −∞.

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::blocked::{BLOCKS, rows_of_tile};
 use super::job::{Line, numbers, stage, staged_layout, tiles, with_stage};
-use super::kernel::{CHUNK_BLOCKS, Chunk, Kernels, TILE, Tile, first_bits};
+use super::kernel::{CHUNK_BLOCKS, Chunk, Kernels, Sight, TILE, Tile, first_bits};
 use crate::cache::{BLOCK_ROWS, KvCache, KvConfig, Layout};
 use crate::isa::{Isa, vectorised};
 use crate::threads::{SharedMut, ThreadPool};
@@ -207,14 +207,14 @@ impl<'a> Job<'a> {
                 let chunk = self.chunk(head, blocks);
                 let chunk = stage(kernels, &self.staged, chunk, memory);
                 for (start, tile) in &mut row_tiles {
-                    let mut seen = [0; TILE];
-                    for (slot, seen) in seen[..tile.columns].iter_mut().enumerate() {
+                    let mut sight = Sight::default();
+                    for (slot, seen) in sight.end[..tile.columns].iter_mut().enumerate() {
                         let end = visible(columns.start + *start + slot);
                         *seen = blocks.iter().map(|&(block, _)| rows_below(end, block)).sum();
                     }
                     let stride = tile.columns * BLOCK_ROWS;
                     let probabilities = numbers(&mut probabilities).as_mut_ptr();
-                    kernels.soften(&chunk, tile, &seen, self.scale, probabilities, stride);
+                    kernels.soften(&chunk, tile, &sight, self.scale, probabilities, stride);
                 }
             }
         }

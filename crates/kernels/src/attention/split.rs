@@ -25,6 +25,8 @@ struct Part<'a> {
     head: usize,
     entries: usize,
     chunks: usize,
+    /// The first chunk that any row sees.
+    first_chunk: usize,
     columns: usize,
     /// `[chunk][column][dim]`: unnormalised outputs.
     outputs: usize,
@@ -48,25 +50,27 @@ impl<'a> Split<'a> {
             for head in 0..job.kv_heads {
                 let entries = job.entries(head);
                 let chunks = entries.div_ceil(CHUNK);
+                let first_chunk = job.hidden(entries, 0) / CHUNK;
                 let columns = job.rows * job.group;
                 let (probabilities, factors) = if job.mass.is_some() {
                     (chunks * CHUNK * columns, columns)
                 } else {
                     (0, 0)
                 };
-                items.extend((0..chunks).map(|chunk| (parts.len(), chunk)));
+                items.extend((first_chunk..chunks).map(|chunk| (parts.len(), chunk)));
                 parts.push(Part {
                     job,
                     head,
                     entries,
                     chunks,
+                    first_chunk,
                     columns,
                     outputs: Scratch::plan(numbers, chunks * columns * job.dim),
                     maxima: Scratch::plan(numbers, columns * chunks),
                     sums: Scratch::plan(numbers, columns * chunks),
                     probabilities: Scratch::plan(numbers, probabilities),
                     factors: Scratch::plan(numbers, factors),
-                    open: AtomicUsize::new(chunks),
+                    open: AtomicUsize::new(chunks - first_chunk),
                 });
             }
         }
@@ -116,12 +120,10 @@ impl Part<'_> {
         let mut local = MaybeUninit::<[Line; CHUNK * TILE / 16]>::uninit();
         for columns in tiles(self.columns) {
             let mut tile = Tile::new();
-            let mut visible = [0; TILE];
-            for (slot, column) in columns.clone().enumerate() {
+            let sight = job.sight(chunk, self.entries, first, columns.clone());
+            for column in columns.clone() {
                 let place = self.outputs + (index * self.columns + column) * job.dim;
                 tile.push(job.query(self.head, column), scratch.at(place, job.dim));
-                let seen = job.visible(self.entries, column / job.group);
-                visible[slot] = seen.saturating_sub(first).min(chunk.entries);
             }
             let (probabilities, stride) = if job.mass.is_some() {
                 let stride = self.columns * BLOCK_ROWS;
@@ -136,7 +138,7 @@ impl Part<'_> {
             // SAFETY: passed on; every tile and chunk has its own part of the scratch memory. Columns that see
             // nothing of the chunk keep m = −∞, and their outputs, whatever they are, get no weight in the merge.
             unsafe {
-                kernels.fold(chunk, &mut tile, &visible, job.scale, probabilities, stride);
+                kernels.fold(chunk, &mut tile, &sight, job.scale, probabilities, stride);
                 for (slot, column) in columns.enumerate() {
                     let place = column * self.chunks + index;
                     *scratch.at(self.maxima + place, 1) = tile.maximum[slot];
@@ -157,27 +159,29 @@ impl Part<'_> {
                 let maxima = std::slice::from_raw_parts_mut(maxima, self.chunks);
                 let sums = scratch.at(self.sums + place, self.chunks);
                 let sums = std::slice::from_raw_parts(sums, self.chunks);
-                // The row sees at least its own entry, so the maximum is not −∞; chunks it sees nothing of come last.
-                let maximum = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let used = maxima
-                    .iter()
-                    .rposition(|&m| m != f32::NEG_INFINITY)
-                    .map_or(1, |last| last + 1);
+                // The row sees at least its own entry, so the maximum is not −∞; chunks it sees nothing of come first
+                // (before its window) and last.
+                let is_seen = |maximum: &f32| *maximum != f32::NEG_INFINITY;
+                let first = self.first_chunk;
+                let first = first + maxima[first..].iter().position(is_seen).unwrap_or(0);
+                let used = first..maxima.iter().rposition(is_seen).map_or(first, |last| last + 1);
+                let maximum = maxima[used.clone()].iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 let mut total = 0.0;
-                for (factor, sum) in maxima[..used].iter_mut().zip(sums) {
+                for (factor, sum) in maxima[used.clone()].iter_mut().zip(&sums[first..]) {
                     *factor = (*factor - maximum).exp2();
                     total += *factor * sum;
                 }
-                maxima[used..].fill(0.0);
-                for factor in &mut maxima[..used] {
+                maxima[..first].fill(0.0);
+                maxima[used.end..].fill(0.0);
+                for factor in &mut maxima[used.clone()] {
                     *factor /= total;
                 }
                 let parts = scratch.at(
-                    self.outputs + column * job.dim,
-                    ((self.chunks - 1) * self.columns + 1) * job.dim,
+                    self.outputs + (first * self.columns + column) * job.dim,
+                    ((self.chunks - 1 - first) * self.columns + 1) * job.dim,
                 );
                 let out = std::slice::from_raw_parts_mut(job.output(self.head, column), job.dim);
-                (kernels.merge)(&maxima[..used], parts, self.columns * job.dim, out);
+                (kernels.merge)(&maxima[used], parts, self.columns * job.dim, out);
             }
         }
         let Some(mass) = &job.mass else {

@@ -41,6 +41,7 @@ pub(super) unsafe fn run(unit: &Unit) {
             WeightType::Q5K => quantised::<{ format::Q5K }>(unit),
             WeightType::Q6K => quantised::<{ format::Q6K }>(unit),
             WeightType::F16 => floats::<{ format::F16 }>(unit),
+            WeightType::BF16 => floats::<{ format::BF16 }>(unit),
             WeightType::F32 => floats::<{ format::F32 }>(unit),
         }
     }
@@ -424,6 +425,9 @@ unsafe fn floats<const FORMAT: u8>(unit: &Unit) {
                     *place = unsafe {
                         if FORMAT == format::F16 {
                             _mm256_cvtph_ps(_mm_loadu_si128(weights.add(lane * 2).cast()))
+                        } else if FORMAT == format::BF16 {
+                            let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(weights.add(lane * 2).cast()));
+                            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
                         } else {
                             _mm256_loadu_ps(weights.add(lane * 4).cast())
                         }

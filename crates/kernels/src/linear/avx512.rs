@@ -40,6 +40,7 @@ pub(super) unsafe fn run(unit: &Unit) {
             WeightType::Q5K => quantised::<{ format::Q5K }>(unit),
             WeightType::Q6K => quantised::<{ format::Q6K }>(unit),
             WeightType::F16 => floats::<{ format::F16 }>(unit),
+            WeightType::BF16 => floats::<{ format::BF16 }>(unit),
             WeightType::F32 => floats::<{ format::F32 }>(unit),
         }
     }
@@ -487,6 +488,9 @@ unsafe fn floats<const FORMAT: u8>(unit: &Unit) {
                     *place = unsafe {
                         if FORMAT == format::F16 {
                             _mm512_cvtph_ps(_mm256_loadu_si256(weights.add(k * 32).cast()))
+                        } else if FORMAT == format::BF16 {
+                            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(weights.add(k * 32).cast()));
+                            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
                         } else {
                             _mm512_loadu_ps(weights.add(k * 64).cast())
                         }

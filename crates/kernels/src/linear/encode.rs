@@ -4,7 +4,7 @@
 //! quantised elsewhere. [`decode`] follows the definition of each format element by element and shares no code with
 //! the repacked layouts, so it serves as their reference.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::WeightType;
 
@@ -25,6 +25,7 @@ pub fn encode(ty: WeightType, values: &[f32]) -> Vec<u8> {
         match ty {
             WeightType::F32 => out.extend(block[0].to_le_bytes()),
             WeightType::F16 => out.extend(f16::from_f32(block[0]).to_le_bytes()),
+            WeightType::BF16 => out.extend(bf16::from_f32(block[0]).to_le_bytes()),
             WeightType::Q4_0 => encode_symmetric(block, 4, &mut out),
             WeightType::Q5_0 => encode_symmetric(block, 5, &mut out),
             WeightType::Q4_1 => encode_with_minimum(block, 4, &mut out),
@@ -139,14 +140,19 @@ fn encode_six_bits(block: &[f32], out: &mut Vec<u8>) {
     let quants: Vec<u8> = (0..256)
         .map(|i| (step(block[i], d.to_f32() * f32::from(s[i / 16]), -32, 31) + 32) as u8)
         .collect();
+    push_six_bits(&quants, s, d.to_le_bytes(), out);
+}
+
+/// A block of `Q6_K`: quants with their offset of 32 added, and the bits of its f16.
+pub(super) fn push_six_bits(quants: &[u8], scales: [i8; 16], d: [u8; 2], out: &mut Vec<u8>) {
     for half in quants.chunks_exact(128) {
         out.extend((0..64).map(|i| half[i] & 15 | half[i + 64] << 4));
     }
     for half in quants.chunks_exact(128) {
         out.extend((0..32).map(|i| (0..4).fold(0, |byte, part| byte | half[part * 32 + i] >> 4 << (2 * part))));
     }
-    out.extend(s.map(|scale| scale as u8));
-    out.extend(d.to_le_bytes());
+    out.extend(scales.map(|scale| scale as u8));
+    out.extend(d);
 }
 
 /// The floats that the bytes of a GGUF tensor of type `ty` stand for, each rounded at most once.
@@ -185,6 +191,7 @@ fn element(ty: WeightType, block: &[u8], i: usize) -> f32 {
     match ty {
         WeightType::F32 => f32::from_le_bytes([block[0], block[1], block[2], block[3]]),
         WeightType::F16 => half_at(block, 0),
+        WeightType::BF16 => bf16::from_le_bytes([block[0], block[1]]).to_f32(),
         WeightType::Q4_0 => half_at(block, 0) * (nibble(2) - 8.0),
         WeightType::Q4_1 => half_at(block, 0) * nibble(4) + half_at(block, 2),
         WeightType::Q5_0 => half_at(block, 0) * (nibble(6) + fifth(2) - 16.0),
@@ -240,7 +247,7 @@ mod tests {
             let allowed = match ty {
                 WeightType::F32 => 0.0,
                 WeightType::F16 => 5e-4,
-                WeightType::Q8_0 => 4e-3,
+                WeightType::BF16 | WeightType::Q8_0 => 4e-3,
                 WeightType::Q6K => 0.03,
                 WeightType::Q5_0 | WeightType::Q5_1 | WeightType::Q5K => 0.06,
                 _ => 0.12,

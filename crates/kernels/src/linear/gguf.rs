@@ -41,7 +41,7 @@ impl Parts {
             WeightType::Q4K => self.read_super(block, None, &block[16..144]),
             WeightType::Q5K => self.read_super(block, Some(&block[16..48]), &block[48..176]),
             WeightType::Q6K => self.read_six(block),
-            WeightType::F32 | WeightType::F16 => unreachable!("floats have no parts"),
+            WeightType::F32 | WeightType::F16 | WeightType::BF16 => unreachable!("floats have no parts"),
         }
     }
 

@@ -17,7 +17,7 @@
 //! That is exactly the size of the file's blocks but for `Q4_K` and `Q5_K`, whose six-bit numbers become bytes (4.625
 //! instead of 4.5 bits per weight). Float weights are `[input][feature 16]`.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::WeightType;
 use super::gguf::Parts;
@@ -41,6 +41,7 @@ pub(super) mod format {
     pub(in crate::linear) const Q6K: u8 = 7;
     pub(in crate::linear) const F16: u8 = 8;
     pub(in crate::linear) const F32: u8 = 9;
+    pub(in crate::linear) const BF16: u8 = 10;
 
     pub(in crate::linear) const fn of(ty: WeightType) -> u8 {
         match ty {
@@ -53,6 +54,7 @@ pub(super) mod format {
             WeightType::Q5K => Q5K,
             WeightType::Q6K => Q6K,
             WeightType::F16 => F16,
+            WeightType::BF16 => BF16,
             WeightType::F32 => F32,
         }
     }
@@ -131,7 +133,7 @@ impl Layout {
         let groups = out_features.div_ceil(GROUP);
         let line = |bytes: usize| bytes.checked_next_multiple_of(64);
         let (blocks, scales_at, supers_at, end) = match ty {
-            WeightType::F32 | WeightType::F16 => {
+            WeightType::F32 | WeightType::F16 | WeightType::BF16 => {
                 let end = in_features.checked_mul(GROUP * ty.block_bytes())?;
                 (in_features, end, end, end)
             }
@@ -196,7 +198,7 @@ impl Layout {
         let mut parts = Parts::new();
         let groups = to.chunks_exact_mut(self.group_bytes);
         for (group, rows) in groups.zip(from.chunks(row_bytes * GROUP)) {
-            if matches!(self.ty, WeightType::F32 | WeightType::F16) {
+            if self.ty.is_float() {
                 for (input, place) in group.chunks_exact_mut(GROUP * size).take(self.blocks).enumerate() {
                     for (value, row) in place.chunks_exact_mut(size).zip(rows.chunks_exact(row_bytes)) {
                         value.copy_from_slice(&row[input * size..][..size]);
@@ -246,16 +248,9 @@ impl Layout {
         let group = &data[index / GROUP * self.group_bytes..][..self.group_bytes];
         let column = index % GROUP;
         match self.ty {
-            WeightType::F32 => {
-                for (value, place) in out.iter_mut().zip(group.chunks_exact(4 * GROUP)) {
-                    *value = f32_at(place, column);
-                }
-            }
-            WeightType::F16 => {
-                for (value, place) in out.iter_mut().zip(group.chunks_exact(2 * GROUP)) {
-                    *value = f16_at(place, column);
-                }
-            }
+            WeightType::F32 => float_row(group, 4, column, f32_at, out),
+            WeightType::F16 => float_row(group, 2, column, f16_at, out),
+            WeightType::BF16 => float_row(group, 2, column, bf16_at, out),
             _ => {
                 let mut unpacked = Unpacked::new();
                 for (block, values) in out.chunks_exact_mut(BLOCK).enumerate() {
@@ -390,6 +385,17 @@ fn store_quants(bits: u32, quants: &[u8; BLOCK], to: &mut [u8], column: usize) {
         };
         line[column * 4..][..4].copy_from_slice(&word.to_le_bytes());
     }
+}
+
+/// One column of a group of float weights.
+fn float_row(group: &[u8], size: usize, column: usize, read: fn(&[u8], usize) -> f32, out: &mut [f32]) {
+    for (value, place) in out.iter_mut().zip(group.chunks_exact(size * GROUP)) {
+        *value = read(place, column);
+    }
+}
+
+pub(super) fn bf16_at(bytes: &[u8], index: usize) -> f32 {
+    bf16::from_le_bytes([bytes[2 * index], bytes[2 * index + 1]]).to_f32()
 }
 
 pub(super) fn f16_at(bytes: &[u8], index: usize) -> f32 {

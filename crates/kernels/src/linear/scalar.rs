@@ -15,7 +15,7 @@
 
 use super::WeightType;
 use super::activations::TileBlock;
-use super::layout::{GROUP, Unpacked, f16_at, f32_at, format};
+use super::layout::{GROUP, Unpacked, bf16_at, f16_at, f32_at, format};
 use super::matmul::Unit;
 
 /// # Safety
@@ -24,6 +24,7 @@ pub(super) unsafe fn run(unit: &Unit) {
     match unit.layout.weight_type() {
         WeightType::F32 => floats(unit, 4, f32_at),
         WeightType::F16 => floats(unit, 2, f16_at),
+        WeightType::BF16 => floats(unit, 2, bf16_at),
         _ => quantised(unit),
     }
 }

@@ -1,6 +1,7 @@
 //! The number formats of weights, as GGUF files name and store them.
 
 use std::fmt;
+use std::str::FromStr;
 
 use super::LinearError;
 
@@ -13,6 +14,8 @@ pub enum WeightType {
     F32,
     /// IEEE half precision.
     F16,
+    /// The upper half of IEEE single precision.
+    BF16,
     /// Blocks of 32: `d * (q - 8)`, 4 bits.
     Q4_0,
     /// Blocks of 32: `d * q + m`, 4 bits.
@@ -33,9 +36,10 @@ pub enum WeightType {
 
 impl WeightType {
     /// Every type, in the order of the enum.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::F32,
         Self::F16,
+        Self::BF16,
         Self::Q4_0,
         Self::Q4_1,
         Self::Q5_0,
@@ -60,6 +64,7 @@ impl WeightType {
         match self {
             Self::F32 => 0,
             Self::F16 => 1,
+            Self::BF16 => 30,
             Self::Q4_0 => 2,
             Self::Q4_1 => 3,
             Self::Q5_0 => 6,
@@ -75,7 +80,7 @@ impl WeightType {
     #[must_use]
     pub fn block_size(self) -> usize {
         match self {
-            Self::F32 | Self::F16 => 1,
+            Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
             Self::Q4K | Self::Q5K | Self::Q6K => 256,
         }
@@ -86,7 +91,7 @@ impl WeightType {
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 => 4,
-            Self::F16 => 2,
+            Self::F16 | Self::BF16 => 2,
             Self::Q4_0 => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
@@ -96,6 +101,12 @@ impl WeightType {
             Self::Q5K => 176,
             Self::Q6K => 210,
         }
+    }
+
+    /// Whether elements are stored as floats of their own, not as integers of a block.
+    #[must_use]
+    pub fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16)
     }
 
     /// Bytes of `elements` elements in a file; `None` if they do not fill whole blocks or the number overflows.
@@ -113,6 +124,7 @@ impl fmt::Display for WeightType {
         formatter.write_str(match self {
             Self::F32 => "F32",
             Self::F16 => "F16",
+            Self::BF16 => "BF16",
             Self::Q4_0 => "Q4_0",
             Self::Q4_1 => "Q4_1",
             Self::Q5_0 => "Q5_0",
@@ -125,6 +137,19 @@ impl fmt::Display for WeightType {
     }
 }
 
+/// The name of a type, in either case.
+impl FromStr for WeightType {
+    type Err = LinearError;
+
+    fn from_str(text: &str) -> Result<Self, LinearError> {
+        let named = |kind: &Self| kind.to_string().eq_ignore_ascii_case(text);
+        Self::ALL
+            .into_iter()
+            .find(named)
+            .ok_or_else(|| LinearError::UnknownName { name: text.to_owned() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::WeightType;
@@ -133,8 +158,9 @@ mod tests {
     fn ids_round_trip_and_unknown_ids_are_errors() {
         for ty in WeightType::ALL {
             assert_eq!(WeightType::from_ggml_id(ty.ggml_id()), Ok(ty));
+            assert_eq!(ty.to_string().to_lowercase().parse(), Ok(ty));
         }
-        for id in [4, 5, 9, 10, 11, 15, 30, u32::MAX] {
+        for id in [4, 5, 9, 10, 11, 15, 31, u32::MAX] {
             let message = WeightType::from_ggml_id(id).unwrap_err().to_string();
             assert!(message.contains(&id.to_string()), "{message}");
         }

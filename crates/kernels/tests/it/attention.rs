@@ -27,6 +27,7 @@ impl Case {
             layer: 0,
             queries: &self.queries,
             rows: self.rows,
+            window: self.window,
             out: &mut out,
             mass,
         };
@@ -48,11 +49,12 @@ impl Case {
             for kv_head in 0..self.keys.len() {
                 let keys = &self.keys[kv_head];
                 let seen = keys.len() - (self.rows - 1 - row);
+                let first = self.window.map_or(0, |window| seen.saturating_sub(window));
                 let mut pooled = vec![0.0_f64; seen];
                 for member in 0..self.group {
                     let at = (row * heads + kv_head * self.group + member) * dim;
                     let query = &self.queries[at..at + dim];
-                    let scores: Vec<f64> = keys[..seen]
+                    let scores: Vec<f64> = keys[first..seen]
                         .iter()
                         .map(|key| {
                             let dot: f64 = key.iter().zip(query).map(|(k, q)| f64::from(*k) * f64::from(*q)).sum();
@@ -61,7 +63,7 @@ impl Case {
                         .collect();
                     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                     let total: f64 = scores.iter().map(|score| (score - top).exp()).sum();
-                    for (entry, score) in scores.iter().enumerate() {
+                    for (entry, score) in (first..).zip(&scores) {
                         let share = (score - top).exp() / total;
                         pooled[entry] = match pooling {
                             GroupPooling::Sum => pooled[entry] + share,
@@ -249,6 +251,7 @@ fn threads_and_company_do_not_change_a_bit() {
                     layer: 0,
                     queries: &case.queries,
                     rows: case.rows,
+                    window: None,
                     out,
                     mass: Some((mass, GroupPooling::Sum, 2)),
                 })
@@ -260,6 +263,34 @@ fn threads_and_company_do_not_change_a_bit() {
                     out == &outs[index] && mass == &masses[index],
                     "{isa}, {threads} threads, task {index}"
                 );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_window_hides_what_is_older() {
+    let pool = ThreadPool::new(2);
+    // Inside a block, at its border, over chunks of either kind; windows that hide nothing; few rows and many.
+    for (rows, entries) in [(1, 700), (5, 900), (16, 300), (17, 300), (200, 650)] {
+        for window in [1, 7, 32, 33, 256, 257, 511, 640, 1000] {
+            for kv_type in [KvType::F32, KvType::F16] {
+                let mut case = Case::new(kv_type, 2, 3, 32, entries, rows, window as u64);
+                case.window = Some(window);
+                let (expected, _) = case.reference(GroupPooling::Sum, 0);
+                for isa in Isa::available() {
+                    for (at, (out, expected)) in case.run(isa, &pool, None).iter().zip(&expected).enumerate() {
+                        let place = format!("{isa}, {kv_type:?}, {rows} of {entries}, window {window}, number {at}");
+                        assert!(
+                            (f64::from(*out) - expected).abs() < 2e-3,
+                            "{place}: {out}, not {expected}"
+                        );
+                    }
+                }
+                case.window = None;
+                let everything = case.run(Isa::detect(), &pool, None);
+                case.window = Some(entries);
+                assert_eq!(case.run(Isa::detect(), &pool, None), everything);
             }
         }
     }

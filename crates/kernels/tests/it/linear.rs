@@ -14,7 +14,7 @@ fn random_weight(random: &mut ChaCha8Rng, ty: WeightType, elements: usize) -> Ve
     let mut data = vec![0; ty.bytes_of(elements).expect("whole blocks")];
     random.fill(&mut data[..]);
     let halves: &[usize] = match ty {
-        WeightType::F32 => {
+        WeightType::F32 | WeightType::BF16 => {
             let values: Vec<f32> = (0..elements).map(|_| random.random_range(-1.0..1.0)).collect();
             return encode(ty, &values);
         }

@@ -12,6 +12,7 @@ pub(crate) struct Case {
     pub(crate) values: Vec<Vec<Vec<f32>>>,
     pub(crate) queries: Vec<f32>,
     pub(crate) rows: usize,
+    pub(crate) window: Option<usize>,
     pub(crate) group: usize,
     pub(crate) dim: usize,
 }
@@ -70,6 +71,7 @@ impl Case {
             values,
             queries,
             rows,
+            window: None,
             group,
             dim,
         }
