@@ -36,7 +36,7 @@ fn details_of_a_file_are_those_of_the_model_in_it() {
 fn weights_are_packed_at_load_to_a_type_that_exists() {
     let world = World::new();
     world.tiny_model();
-    let run = |kind: &str| world.run(&["run", "-m", "tiny.gguf", "--quantise", kind, "-n", "2", "hello"]);
+    let run = |kind: &str| world.run(&["run", "-m", "tiny.gguf", "--quantise", kind, "-n", "2", "-p", "hello"]);
     success(&run("q4_0"));
     let output = run("f16");
     assert_eq!(output.status.code(), Some(2));
