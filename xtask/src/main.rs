@@ -10,7 +10,7 @@ mod structure;
 mod table;
 mod usage;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 
@@ -104,8 +104,19 @@ fn check(offline: bool) -> Result<()> {
     let mut tests = vec!["test", "--workspace"];
     if offline {
         tests.extend(["--", "--skip", "real_model", "--skip", "real_client"]);
+    } else if !npm_answers() {
+        println!("== pages in a browser are not tested: npm, which brings the browser, is missing or reaches no packages");
+        tests.extend(["--", "--skip", "real_client_chromium"]);
     }
     step("tests", &tests, &[])
+}
+
+/// Whether npm is installed and reaches the place of its packages.
+fn npm_answers() -> bool {
+    Command::new("npm")
+        .args(["ping", "--fetch-retries=1", "--fetch-timeout=20000"])
+        .output()
+        .is_ok_and(|output| output.status.success())
 }
 
 fn step(name: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Result<()> {

@@ -214,7 +214,7 @@ pub(crate) struct GridArguments {
     /// The TOML file; flags replace what it says
     pub(crate) file: PathBuf,
 
-    /// Models: names that `inertiakv models list` shows, or paths of GGUF files
+    /// Models: names that `inertiakv models list` shows, GGUF files or Hugging Face folders
     #[arg(
         short,
         long = "models",

@@ -367,7 +367,7 @@ fn agrees_with_llama_cpp(model: &str, variable: &str, golden: &str) {
 }
 
 #[test]
-fn smollm2_tokens_are_those_of_llama_cpp() {
+fn real_model_smollm2_tokens_are_those_of_llama_cpp() {
     agrees_with_llama_cpp(
         "smollm2-135m",
         "INERTIAKV_TEST_SMOLLM2",
@@ -376,7 +376,7 @@ fn smollm2_tokens_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn qwen_tokens_are_those_of_llama_cpp() {
+fn real_model_qwen_tokens_are_those_of_llama_cpp() {
     agrees_with_llama_cpp(
         "qwen2.5-coder-0.5b",
         "INERTIAKV_TEST_QWEN",
@@ -385,7 +385,7 @@ fn qwen_tokens_are_those_of_llama_cpp() {
 }
 
 #[test]
-fn gemma_tokens_are_those_of_llama_cpp() {
+fn real_model_gemma_tokens_are_those_of_llama_cpp() {
     agrees_with_llama_cpp(
         "gemma3-270m",
         "INERTIAKV_TEST_GEMMA",

@@ -54,14 +54,15 @@ try {
   await page.type("#text", "More");
   await page.click("#send");
   await page.waitForFunction(() => document.querySelectorAll(".assistant")[1]?.textContent.length > 50);
-  await page.click("#stop");
+  // Not with the mouse: the page scrolls as the answer grows.
+  await page.$eval("#stop", button => button.click());
   await page.waitForFunction(() => document.querySelectorAll(".assistant .figures")[1].textContent === "stopped");
 
   // A new conversation while an answer comes: nothing of the old one is in it.
   await page.type("#text", "Forget this");
   await page.click("#send");
   await page.waitForFunction(() => document.querySelectorAll(".assistant")[2]?.textContent.length > 50);
-  await page.click("#reset");
+  await page.$eval("#reset", button => button.click());
   await page.waitForFunction(() => !document.getElementById("send").disabled);
   await page.$eval("#tokens", field => { field.value = "4"; });
   await page.type("#text", "Anew");
