@@ -105,7 +105,7 @@ fn check(offline: bool) -> Result<()> {
     if offline {
         tests.extend(["--", "--skip", "real_model", "--skip", "real_client"]);
     } else if !npm_answers() {
-        println!("== pages in a browser are not tested: npm, which brings the browser, is missing or reaches no packages");
+        println!("== pages in a browser are not tested: npm, which brings the browser, does not answer");
         tests.extend(["--", "--skip", "real_client_chromium"]);
     }
     step("tests", &tests, &[])
