@@ -10,6 +10,6 @@ mod paired;
 
 pub use bootstrap::{Bootstrap, Interval, Unit};
 pub use correlation::{pearson, spearman};
-pub(crate) use distribution::refuse_nan;
 pub use distribution::{Summary, quantile};
+pub(crate) use distribution::{mean_of_defined, refuse_nan};
 pub use paired::{Anatomy, Outcomes, TTest, differences, holm};

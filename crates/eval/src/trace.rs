@@ -10,7 +10,7 @@ mod pair;
 mod steps;
 
 pub use pair::{Pair, boundary_pair};
-pub use steps::{RankTrace, Shadows, TraceLine, TraceStep, TraceSummary, rank_trace, raw, running};
+pub use steps::{RankTrace, Shadows, TraceLine, TraceMeasures, TraceStep, TraceSummary, rank_trace, raw, running};
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;

@@ -11,7 +11,9 @@ use inertiakv_eval::figure::{Figure, Kind, Lines, of_pair};
 use inertiakv_eval::grid::{Benchmark, Grid, RulerExamples};
 use inertiakv_eval::report::{Trace, retention};
 use inertiakv_eval::run;
-use inertiakv_eval::trace::{Pair, RankTrace, TraceLine, TraceStep, TraceSummary, boundary_pair, rank_trace};
+use inertiakv_eval::trace::{
+    Pair, RankTrace, TraceLine, TraceMeasures, TraceStep, TraceSummary, boundary_pair, rank_trace,
+};
 use serde::Serialize;
 
 use crate::args::{PromptArguments, TraceArguments};
@@ -74,7 +76,7 @@ pub(crate) fn run(arguments: &TraceArguments, printer: &Printer) -> anyhow::Resu
         None => None,
     };
     drop(progress);
-    let summary = TraceSummary::of(std::slice::from_ref(&trace))?;
+    let summary = TraceSummary::of(std::slice::from_ref(&trace));
     let name = name(arguments);
     if let Some(path) = &arguments.output_file {
         write(path, &name, engine.name(), &trace)?;
@@ -187,20 +189,7 @@ fn show(trace: &RankTrace, summary: &TraceSummary, printer: &Printer) -> anyhow:
     let every = trace.steps.len().div_ceil(MOST_ROWS).max(1);
     let mut rows: Vec<Vec<String>> = trace.steps.iter().step_by(every).map(cells).collect();
     let mut means = vec!["mean".to_owned(), String::new(), String::new(), String::new()];
-    means.extend(
-        [
-            summary.raw_churn,
-            summary.ema_churn,
-            summary.raw_ema_jaccard,
-            summary.raw_top_missed,
-            summary.raw_top_evicted,
-            summary.boundary_margin,
-            summary.score_entropy,
-            summary.rank_moved,
-            summary.persistence,
-        ]
-        .map(measure),
-    );
+    means.extend(measured(&summary.measures));
     rows.push(means);
     let numbers: Vec<usize> = (1..HEADER.len()).collect();
     printer.table(&HEADER, &rows, &numbers)?;
@@ -218,21 +207,24 @@ fn cells(step: &TraceStep) -> Vec<String> {
         count(step.candidates),
         count(step.budget),
     ];
-    cells.extend(
-        [
-            step.raw_churn,
-            step.ema_churn,
-            step.raw_ema_jaccard,
-            step.raw_top_missed,
-            step.raw_top_evicted,
-            step.boundary_margin,
-            step.score_entropy,
-            step.rank_moved,
-            step.persistence,
-        ]
-        .map(measure),
-    );
+    cells.extend(measured(&step.measures));
     cells
+}
+
+/// The measures in the order of the header.
+fn measured(of: &TraceMeasures) -> [String; 9] {
+    [
+        of.raw_churn,
+        of.ema_churn,
+        of.raw_ema_jaccard,
+        of.raw_top_missed,
+        of.raw_top_evicted,
+        of.boundary_margin,
+        of.score_entropy,
+        of.rank_moved,
+        of.persistence,
+    ]
+    .map(measure)
 }
 
 /// A measure in a table; `–` where it is undefined.
@@ -241,7 +233,7 @@ pub(crate) fn measure(value: Option<f64>) -> String {
 }
 
 /// What is taken of a step.
-type Measure = fn(&TraceStep) -> Option<f64>;
+type Measure = fn(&TraceMeasures) -> Option<f64>;
 
 fn drawn(name: &str, model: &str, method: &Method, trace: RankTrace, pair: Option<&Pair>) -> Vec<Figure> {
     let over_steps = |name: &str, title: &str, measures: &[(&str, Measure)]| {
@@ -249,7 +241,7 @@ fn drawn(name: &str, model: &str, method: &Method, trace: RankTrace, pair: Optio
             let points = trace
                 .steps
                 .iter()
-                .filter_map(|step| Some((step.step as f64, of(step)?)));
+                .filter_map(|step| Some((step.step as f64, of(&step.measures)?)));
             ((*label).to_owned(), points.collect())
         });
         Figure {
@@ -267,16 +259,16 @@ fn drawn(name: &str, model: &str, method: &Method, trace: RankTrace, pair: Optio
         over_steps(
             "trace-churn",
             "churn of the top B",
-            &[("raw", |step| step.raw_churn), ("EMA", |step| step.ema_churn)],
+            &[("raw", |of| of.raw_churn), ("EMA", |of| of.ema_churn)],
         ),
         over_steps(
             "trace-agreement",
             "agreement and persistence",
             &[
-                ("raw/EMA Jaccard", |step| step.raw_ema_jaccard),
-                ("persistence", |step| step.persistence),
-                ("raw top missed", |step| step.raw_top_missed),
-                ("score entropy", |step| step.score_entropy),
+                ("raw/EMA Jaccard", |of| of.raw_ema_jaccard),
+                ("persistence", |of| of.persistence),
+                ("raw top missed", |of| of.raw_top_missed),
+                ("score entropy", |of| of.score_entropy),
             ],
         ),
     ];

@@ -86,17 +86,12 @@ fn what_is_wrong_is_named() {
     let world = World::new();
     let model = world.tiny_model();
     let model = model.to_str().unwrap();
-    let refused = |arguments: &[&str], code: i32, words: &str| {
-        let output = world.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{}", stderr(&output));
-    };
-    refused(&["eval", "ruler", "-m", model, "--tasks", "niah"], 2, "niah_single_1");
-    refused(&["eval", "ruler", "-m", model, "--profile", "x"], 2, "ruler-2026");
-    refused(&["eval", "ruler", "-m", model, "--lengths", "999999"], 2, "context");
-    refused(&["eval", "file", "nowhere.jsonl", "-m", model], 1, "nowhere.jsonl");
-    refused(&["eval", "ruler", "-m", model, "--tasks", "qa_1"], 2, "facts_1");
-    refused(
+    world.refuses(&["eval", "ruler", "-m", model, "--tasks", "niah"], 2, "niah_single_1");
+    world.refuses(&["eval", "ruler", "-m", model, "--profile", "x"], 2, "ruler-2026");
+    world.refuses(&["eval", "ruler", "-m", model, "--lengths", "999999"], 2, "context");
+    world.refuses(&["eval", "file", "nowhere.jsonl", "-m", model], 1, "nowhere.jsonl");
+    world.refuses(&["eval", "ruler", "-m", model, "--tasks", "qa_1"], 2, "facts_1");
+    world.refuses(
         &[
             "eval",
             "ruler",
@@ -112,7 +107,7 @@ fn what_is_wrong_is_named() {
         2,
         "train-scorer",
     );
-    refused(&["eval", "show", "nowhere"], 1, "nowhere");
+    world.refuses(&["eval", "show", "nowhere"], 1, "nowhere");
 }
 
 impl World {

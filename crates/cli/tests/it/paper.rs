@@ -1,6 +1,6 @@
 //! `paper` on a tiny random model: items are listed, run at any scale, and refused by name.
 
-use crate::support::{World, json, stderr, success};
+use crate::support::{World, json, success};
 
 #[test]
 fn every_table_and_figure_is_listed() {
@@ -87,13 +87,8 @@ fn an_own_file_runs_too_and_mistakes_are_named() {
     ]));
     assert_eq!(findings["tables"][0]["rows"].as_array().unwrap().len(), 1, "{findings}");
     assert!(folder.join("own.md").exists());
-    let refused = |arguments: &[&str], code: i32, words: &str| {
-        let output = world.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{}", stderr(&output));
-    };
-    refused(&["paper", "run", "table99"], 2, "table14");
-    refused(&["paper", "run", "table4", "--data", "x=y"], 2, "longbench-v2");
+    world.refuses(&["paper", "run", "table99"], 2, "table14");
+    world.refuses(&["paper", "run", "table4", "--data", "x=y"], 2, "longbench-v2");
     let wrong = world.file("wrong.toml", "titel = 1\n");
-    refused(&["paper", "run", wrong.to_str().unwrap()], 2, "titel");
+    world.refuses(&["paper", "run", wrong.to_str().unwrap()], 2, "titel");
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use crate::browser;
-use crate::support::{World, json, stderr, success};
+use crate::support::{World, json, success};
 
 /// Results of a small run as a folder: two tasks, and a trace.
 fn results(world: &World) -> PathBuf {
@@ -159,21 +159,16 @@ fn what_cannot_be_shown_or_traced_is_refused() {
     let world = World::new();
     let model = world.tiny_model();
     let model = model.to_str().unwrap();
-    let refused = |arguments: &[&str], code: i32, words: &str| {
-        let output = world.run(arguments);
-        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
-        assert!(stderr(&output).contains(words), "{}", stderr(&output));
-    };
-    refused(&["report", "nowhere"], 1, "nowhere");
+    world.refuses(&["report", "nowhere"], 1, "nowhere");
     let empty = world.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
     std::fs::write(empty.join("results.jsonl"), "").unwrap();
-    refused(&["report", empty.to_str().unwrap()], 2, "no results yet");
-    refused(
+    world.refuses(&["report", empty.to_str().unwrap()], 2, "no results yet");
+    world.refuses(
         &["trace", "-p", "x", "-m", model, "--method", "snapkv"],
         1,
         "nothing to trace",
     );
-    refused(&["trace", "--example", "vt/2048", "-m", model], 2, "vt/2048/0");
-    refused(&["trace", "--example", "x/2048/0", "-m", model], 2, "niah_single_1");
+    world.refuses(&["trace", "--example", "vt/2048", "-m", model], 2, "vt/2048/0");
+    world.refuses(&["trace", "--example", "x/2048/0", "-m", model], 2, "niah_single_1");
 }

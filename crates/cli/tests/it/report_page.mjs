@@ -1,23 +1,13 @@
 // Looks at a report as a person does, wide and narrow: run by report.rs with the page and a folder for screenshots.
 
-import chromium from "@sparticuz/chromium";
-import puppeteer from "puppeteer-core";
+import { browser, fail, open } from "./browser.mjs";
 import { pathToFileURL } from "node:url";
 
 const [file, folder] = process.argv.slice(2);
-const browser = await puppeteer.launch({
-  executablePath: await chromium.executablePath(),
-  args: [...chromium.args, "--no-sandbox"],
-  headless: "shell",
-});
-const fail = message => { throw new Error(message); };
 try {
   for (const [name, width] of [["wide", 1200], ["narrow", 360]]) {
-    const page = await browser.newPage();
-    await page.setViewport({width, height: 900});
-    const complaints = [], asked = [];
-    page.on("pageerror", error => complaints.push(String(error)));
-    page.on("console", message => { if (message.type() === "error") complaints.push(message.text()); });
+    const {page, complaints} = await open(width, 900);
+    const asked = [];
     page.on("request", request => { if (!/^(file|data):/.test(request.url())) asked.push(request.url()); });
     // Readable without colour: as somebody sees it who sees none.
     await page.emulateVisionDeficiency("achromatopsia");

@@ -46,6 +46,13 @@ impl World {
         self.run_with_input(arguments, "")
     }
 
+    /// Runs a command that must end with this exit code and say these words.
+    pub(crate) fn refuses(&self, arguments: &[&str], code: i32, words: &str) {
+        let output = self.run(arguments);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    }
+
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = self.command();
         command.args(arguments).env("INERTIAKV_HOME", self.path().join("home"));

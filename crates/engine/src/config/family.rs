@@ -52,40 +52,33 @@ pub(crate) struct SlidingDefaults {
     pub(crate) rope_base: Option<f32>,
 }
 
-impl SlidingDefaults {
-    const EVERYWHERE: Self = Self {
+/// A plain decoder, which the others are told apart from.
+const LLAMA: Family = Family {
+    architecture: Architecture::Llama,
+    name: "llama",
+    model_types: &["llama", "mistral"],
+    rope_style: RopeStyle::Interleaved,
+    qk_norm: false,
+    post_norms: false,
+    activation: Activation::Silu,
+    scaled_embedding: false,
+    experts: false,
+    norm_offset: 0.0,
+    sliding: SlidingDefaults {
         period: 0,
         rope_base: None,
-    };
-}
+    },
+};
 
 /// All families, in the order of [`Architecture`].
 static FAMILIES: [Family; 5] = [
-    Family {
-        architecture: Architecture::Llama,
-        name: "llama",
-        model_types: &["llama", "mistral"],
-        rope_style: RopeStyle::Interleaved,
-        qk_norm: false,
-        post_norms: false,
-        activation: Activation::Silu,
-        scaled_embedding: false,
-        experts: false,
-        norm_offset: 0.0,
-        sliding: SlidingDefaults::EVERYWHERE,
-    },
+    LLAMA,
     Family {
         architecture: Architecture::Qwen2,
         name: "qwen2",
         model_types: &["qwen2"],
         rope_style: RopeStyle::HalfSplit,
-        qk_norm: false,
-        post_norms: false,
-        activation: Activation::Silu,
-        scaled_embedding: false,
-        experts: false,
-        norm_offset: 0.0,
-        sliding: SlidingDefaults::EVERYWHERE,
+        ..LLAMA
     },
     Family {
         architecture: Architecture::Qwen3,
@@ -93,12 +86,7 @@ static FAMILIES: [Family; 5] = [
         model_types: &["qwen3"],
         rope_style: RopeStyle::HalfSplit,
         qk_norm: true,
-        post_norms: false,
-        activation: Activation::Silu,
-        scaled_embedding: false,
-        experts: false,
-        norm_offset: 0.0,
-        sliding: SlidingDefaults::EVERYWHERE,
+        ..LLAMA
     },
     Family {
         architecture: Architecture::Qwen3Moe,
@@ -106,12 +94,8 @@ static FAMILIES: [Family; 5] = [
         model_types: &["qwen3_moe"],
         rope_style: RopeStyle::HalfSplit,
         qk_norm: true,
-        post_norms: false,
-        activation: Activation::Silu,
-        scaled_embedding: false,
         experts: true,
-        norm_offset: 0.0,
-        sliding: SlidingDefaults::EVERYWHERE,
+        ..LLAMA
     },
     Family {
         architecture: Architecture::Gemma3,

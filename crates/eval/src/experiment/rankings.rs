@@ -13,9 +13,9 @@ use crate::figure::{Figure, Heat, Kind, of_pair};
 use crate::metrics::Scorer;
 use crate::report::{Trace, retention};
 use crate::run::Prompt;
-use crate::statistics::{self, pearson};
+use crate::statistics::{self, mean_of_defined, pearson};
 use crate::trace::{
-    Positions, RankTrace, Shadows, TraceSummary, boundary_pair, churn, jaccard, rank_trace, raw, running,
+    Positions, RankTrace, Shadows, TraceMeasures, TraceSummary, boundary_pair, churn, jaccard, rank_trace, raw, running,
 };
 use crate::{EvalError, Example};
 
@@ -78,7 +78,7 @@ pub struct Anatomy {
 }
 
 /// What is taken of a trace.
-type Measure = fn(&TraceSummary) -> Option<f64>;
+type Measure = fn(&TraceMeasures) -> Option<f64>;
 
 /// An example's trace and score.
 fn traced(
@@ -146,7 +146,7 @@ impl Traces {
                     traces.push(trace);
                     scores.push(score);
                 }
-                let summary = TraceSummary::of(&traces)?;
+                let summary = TraceSummary::of(&traces).measures;
                 let accuracy = scores.iter().sum::<f64>() / scores.len().max(1) as f64;
                 rows.push(row(
                     lab,
@@ -247,7 +247,10 @@ impl Retention {
             row(
                 lab,
                 label.to_owned(),
-                vec![Cell::of(mean(&overlaps), 3), Cell::of(mean(&changes), 3)],
+                vec![
+                    Cell::of(mean_of_defined(overlaps.into_iter().map(Some)), 3),
+                    Cell::of(mean_of_defined(changes.into_iter().map(Some)), 3),
+                ],
             )
         });
         let figures = self.panels(lab.engine.name(), &steps, &order, budget);
@@ -356,10 +359,6 @@ fn pairwise(sets: &[Positions]) -> Vec<f64> {
     pairs.map(|(a, b)| jaccard(&sets[a], &sets[b])).collect()
 }
 
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
 impl Pairs {
     pub(super) fn run(&self, title: &str, lab: &mut Lab<'_>) -> Result<Findings, EvalError> {
         let (mut notes, mut rows, mut figures) = (Vec::new(), Vec::new(), Vec::new());
@@ -424,7 +423,7 @@ impl Sensitivity {
             let mut seen = Vec::new();
             for (index, example) in examples.iter().enumerate() {
                 let (trace, _) = traced(lab, example, &watched, (index, examples.len()))?;
-                seen.push(TraceSummary::of(std::slice::from_ref(&trace))?);
+                seen.push(TraceSummary::of(std::slice::from_ref(&trace)).measures);
             }
             let measures: [(&str, Measure); 5] = [
                 ("raw/EMA disagreement", |s| {

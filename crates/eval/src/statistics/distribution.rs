@@ -70,6 +70,12 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
+/// Arithmetic mean of the values that are there; `None` for none.
+pub(crate) fn mean_of_defined(values: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+    let defined: Vec<f64> = values.into_iter().flatten().collect();
+    (!defined.is_empty()).then(|| mean(&defined))
+}
+
 pub(crate) fn refuse_nan(values: &[f64]) -> Result<(), EvalError> {
     match values.iter().position(|value| value.is_nan()) {
         Some(index) => Err(EvalError::NotANumber { index }),

@@ -17,22 +17,11 @@ use super::{
 };
 use crate::EvalError;
 use crate::file::json_lines;
-use crate::statistics::Summary;
+use crate::statistics::mean_of_defined;
 
-/// How the ranking was at one step. Measures are means over the rankings that the method keeps (one, or one per layer or
-/// head), and `None` where they are undefined at all of them.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct TraceStep {
-    /// Number of the step, from 1.
-    pub step: usize,
-    /// Tokens that the step ran: a whole question, or one.
-    pub tokens: usize,
-    /// Whether the method computed scores.
-    pub refresh: bool,
-    /// Entries that there would be without eviction: the candidates of the top sets.
-    pub candidates: usize,
-    /// B, the size of the top sets.
-    pub budget: usize,
+/// How a ranking was at one step, or means of it; `None` where a measure is undefined.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceMeasures {
     /// Share of the raw top B of the step before that left it, new entries aside.
     pub raw_churn: Option<f64>,
     /// The same of the method's running estimate.
@@ -53,6 +42,43 @@ pub struct TraceStep {
     pub rank_shift: Option<f64>,
     /// Share of the set that was held after step 1 that is still held.
     pub persistence: Option<f64>,
+}
+
+impl TraceMeasures {
+    /// Every measure's mean over those where it is defined.
+    fn mean(all: &[Self]) -> Self {
+        let mean = |measure: fn(&Self) -> Option<f64>| mean_of_defined(all.iter().map(measure));
+        Self {
+            raw_churn: mean(|of| of.raw_churn),
+            ema_churn: mean(|of| of.ema_churn),
+            raw_ema_jaccard: mean(|of| of.raw_ema_jaccard),
+            raw_top_missed: mean(|of| of.raw_top_missed),
+            raw_top_evicted: mean(|of| of.raw_top_evicted),
+            boundary_margin: mean(|of| of.boundary_margin),
+            score_entropy: mean(|of| of.score_entropy),
+            rank_moved: mean(|of| of.rank_moved),
+            rank_shift: mean(|of| of.rank_shift),
+            persistence: mean(|of| of.persistence),
+        }
+    }
+}
+
+/// One step of a trace.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TraceStep {
+    /// Number of the step, from 1.
+    pub step: usize,
+    /// Tokens that the step ran: a whole question, or one.
+    pub tokens: usize,
+    /// Whether the method computed scores.
+    pub refresh: bool,
+    /// Entries that there would be without eviction: the candidates of the top sets.
+    pub candidates: usize,
+    /// B, the size of the top sets.
+    pub budget: usize,
+    /// How the ranking was: means over the rankings that the method keeps (one, or one per layer or head).
+    #[serde(flatten)]
+    pub measures: TraceMeasures,
     /// Positions held at the end of the step, ascending; of the first ranking where there are several.
     pub retained: Vec<u32>,
     /// The raw top B.
@@ -97,52 +123,33 @@ pub struct RankTrace {
     pub steps: Vec<TraceStep>,
 }
 
-/// Means over the steps of one or several traces; `None` where a measure was defined at no step.
+/// What one or several traces come to.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)] // the fields are those of `TraceStep`
 pub struct TraceSummary {
+    /// Steps of all of them.
     pub steps: usize,
-    pub raw_churn: Option<f64>,
-    pub ema_churn: Option<f64>,
-    pub raw_ema_jaccard: Option<f64>,
-    pub raw_top_missed: Option<f64>,
-    pub raw_top_evicted: Option<f64>,
-    pub boundary_margin: Option<f64>,
-    pub score_entropy: Option<f64>,
-    pub rank_moved: Option<f64>,
-    pub rank_shift: Option<f64>,
-    /// At the last step of each trace.
-    pub persistence: Option<f64>,
+    /// Means over the steps; of persistence over the last step of each trace.
+    #[serde(flatten)]
+    pub measures: TraceMeasures,
 }
 
 impl TraceSummary {
     /// Means over all steps of these traces.
-    ///
-    /// # Errors
-    ///
-    /// A measure is NaN.
-    pub fn of(traces: &[RankTrace]) -> Result<Self, EvalError> {
-        let steps = || traces.iter().flat_map(|trace| &trace.steps);
-        let mean = |measure: fn(&TraceStep) -> Option<f64>| -> Result<Option<f64>, EvalError> {
-            Ok(Summary::of(steps().map(measure))?.map(|summary| summary.mean))
-        };
-        let last = traces
+    #[must_use]
+    pub fn of(traces: &[RankTrace]) -> Self {
+        let steps: Vec<TraceMeasures> = traces
             .iter()
-            .filter_map(|trace| trace.steps.last())
-            .map(|step| step.persistence);
-        Ok(Self {
-            steps: steps().count(),
-            raw_churn: mean(|step| step.raw_churn)?,
-            ema_churn: mean(|step| step.ema_churn)?,
-            raw_ema_jaccard: mean(|step| step.raw_ema_jaccard)?,
-            raw_top_missed: mean(|step| step.raw_top_missed)?,
-            raw_top_evicted: mean(|step| step.raw_top_evicted)?,
-            boundary_margin: mean(|step| step.boundary_margin)?,
-            score_entropy: mean(|step| step.score_entropy)?,
-            rank_moved: mean(|step| step.rank_moved)?,
-            rank_shift: mean(|step| step.rank_shift)?,
-            persistence: Summary::of(last)?.map(|summary| summary.mean),
-        })
+            .flat_map(|trace| &trace.steps)
+            .map(|step| step.measures)
+            .collect();
+        let last = traces.iter().filter_map(|trace| trace.steps.last());
+        Self {
+            steps: steps.len(),
+            measures: TraceMeasures {
+                persistence: mean_of_defined(last.map(|step| step.measures.persistence)),
+                ..TraceMeasures::mean(&steps)
+            },
+        }
     }
 }
 
@@ -347,85 +354,47 @@ impl Tracer {
             self.first.clone_from(&held);
         }
         let new: Positions = (seen - tokens..seen).map(|position| position as u32).collect();
-        let mut measures = Measures::default();
+        let retained = held.first().into_iter().flatten().copied().collect();
+        let (mut measures, mut raw_tops) = (Vec::new(), Vec::new());
         let mut now = Vec::with_capacity(held.len());
         let rankings = shadows.rankings(0)?.into_iter().zip(shadows.rankings(1)?);
         for (index, ((raw, ema), held)) in rankings.zip(held).enumerate() {
             let raw_top = raw.top(budget);
-            measures.jaccard.push(agreement(&raw, &ema, budget));
-            measures.missed.push(oracle_missed(&raw_top, &held));
-            measures.margin.push(ema.boundary_margin(budget));
-            measures.entropy.push(raw.entropy());
-            measures.persistence.push(persistence(&self.first[index], &held));
+            let last = self.last.get(index);
             // Before the first step everything was held.
-            let before: Positions = match self.last.get(index) {
+            let before: Positions = match last {
                 Some(last) => last.held.union(&new).copied().collect(),
                 None => raw.positions(),
             };
             let victims: Positions = before.difference(&held).copied().collect();
             let held_top = raw.restricted(&before).top(budget);
-            measures.evicted.push(raw_top_evicted(&victims, &held_top));
-            if let Some(last) = self.last.get(index) {
-                measures.raw_churn.push(step_churn(&last.raw, &raw, budget));
-                measures.ema_churn.push(step_churn(&last.ema, &ema, budget));
-                let change = rank_change(&last.ema, &ema, budget);
-                measures.moved.push(change.map(|change| change.moved));
-                measures.shift.push(change.map(|change| change.mean_shift));
-            }
-            if index == 0 {
-                measures.retained = held.iter().copied().collect();
-                measures.raw_top = raw_top.into_iter().collect();
-            }
+            let change = last.and_then(|last| rank_change(&last.ema, &ema, budget));
+            measures.push(TraceMeasures {
+                raw_churn: last.and_then(|last| step_churn(&last.raw, &raw, budget)),
+                ema_churn: last.and_then(|last| step_churn(&last.ema, &ema, budget)),
+                raw_ema_jaccard: agreement(&raw, &ema, budget),
+                raw_top_missed: oracle_missed(&raw_top, &held),
+                raw_top_evicted: raw_top_evicted(&victims, &held_top),
+                boundary_margin: ema.boundary_margin(budget),
+                score_entropy: raw.entropy(),
+                rank_moved: change.map(|change| change.moved),
+                rank_shift: change.map(|change| change.mean_shift),
+                persistence: persistence(&self.first[index], &held),
+            });
+            raw_tops.push(raw_top);
             now.push(Last { raw, ema, held });
         }
         self.last = now;
-        self.steps
-            .push(measures.step(policy.step(), tokens, refresh, seen, budget.min(seen)));
-        Ok(())
-    }
-}
-
-/// A measure per ranking.
-#[derive(Default)]
-struct Measures {
-    raw_churn: Vec<Option<f64>>,
-    ema_churn: Vec<Option<f64>>,
-    jaccard: Vec<Option<f64>>,
-    missed: Vec<Option<f64>>,
-    evicted: Vec<Option<f64>>,
-    margin: Vec<Option<f64>>,
-    entropy: Vec<Option<f64>>,
-    moved: Vec<Option<f64>>,
-    shift: Vec<Option<f64>>,
-    persistence: Vec<Option<f64>>,
-    retained: Vec<u32>,
-    raw_top: Vec<u32>,
-}
-
-impl Measures {
-    fn step(self, step: usize, tokens: usize, refresh: bool, candidates: usize, budget: usize) -> TraceStep {
-        let mean = |values: &[Option<f64>]| {
-            let defined: Vec<f64> = values.iter().copied().flatten().collect();
-            (!defined.is_empty()).then(|| defined.iter().sum::<f64>() / defined.len() as f64)
-        };
-        TraceStep {
-            step,
+        self.steps.push(TraceStep {
+            step: policy.step(),
             tokens,
             refresh,
-            candidates,
-            budget,
-            raw_churn: mean(&self.raw_churn),
-            ema_churn: mean(&self.ema_churn),
-            raw_ema_jaccard: mean(&self.jaccard),
-            raw_top_missed: mean(&self.missed),
-            raw_top_evicted: mean(&self.evicted),
-            boundary_margin: mean(&self.margin),
-            score_entropy: mean(&self.entropy),
-            rank_moved: mean(&self.moved),
-            rank_shift: mean(&self.shift),
-            persistence: mean(&self.persistence),
-            retained: self.retained,
-            raw_top: self.raw_top,
-        }
+            candidates: seen,
+            budget: budget.min(seen),
+            measures: TraceMeasures::mean(&measures),
+            retained,
+            raw_top: raw_tops.into_iter().next().unwrap_or_default().into_iter().collect(),
+        });
+        Ok(())
     }
 }

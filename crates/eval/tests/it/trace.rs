@@ -75,32 +75,38 @@ fn measures_are_what_the_rule_makes_them() {
     let engine = engine(folder.path());
     // Without memory the running estimate is the step's own score.
     for step in &trace(&engine, "single-step", true).steps {
-        assert_eq!(step.raw_ema_jaccard, Some(1.0));
-        assert_eq!(step.raw_churn, step.ema_churn);
+        assert_eq!(step.measures.raw_ema_jaccard, Some(1.0));
+        assert_eq!(step.measures.raw_churn, step.measures.ema_churn);
     }
     // A frozen ranking never changes.
     let frozen = trace(&engine, "score-free", true);
     for step in &frozen.steps[1..] {
         assert!(!step.refresh);
-        assert_eq!((step.ema_churn, step.rank_moved), (Some(0.0), Some(0.0)));
+        assert_eq!(
+            (step.measures.ema_churn, step.measures.rank_moved),
+            (Some(0.0), Some(0.0))
+        );
     }
     // Neither does a set that nothing leaves.
     let inertia = trace(&engine, "inertia:ratio=0.5", true);
     let first = &inertia.steps[0];
-    assert_eq!((first.persistence, first.raw_churn), (Some(1.0), None));
+    assert_eq!(
+        (first.measures.persistence, first.measures.raw_churn),
+        (Some(1.0), None)
+    );
     for step in &inertia.steps {
         assert_eq!(step.retained.len(), step.budget);
         assert_eq!(step.raw_top.len(), step.budget);
         let held = |position: &&u32| !step.retained.contains(position);
         let missed = step.raw_top.iter().filter(held).count() as f64 / step.budget as f64;
-        assert_eq!(step.raw_top_missed, Some(missed));
-        assert!(step.score_entropy.unwrap() > 0.0 && step.score_entropy.unwrap() <= 1.0);
+        assert_eq!(step.measures.raw_top_missed, Some(missed));
+        assert!(step.measures.score_entropy.unwrap() > 0.0 && step.measures.score_entropy.unwrap() <= 1.0);
         let shared = step
             .retained
             .iter()
             .filter(|position| first.retained.contains(position))
             .count();
-        assert_eq!(step.persistence, Some(shared as f64 / first.budget as f64));
+        assert_eq!(step.measures.persistence, Some(shared as f64 / first.budget as f64));
     }
     let candidates: Vec<usize> = inertia.steps.iter().map(|step| step.candidates).collect();
     assert!(
@@ -121,16 +127,16 @@ fn summaries_are_means_over_steps() {
         trace(&engine, "inertia", true),
         trace(&engine, "inertia:alpha=0.95", true),
     ];
-    let summary = TraceSummary::of(&traces).unwrap();
+    let summary = TraceSummary::of(&traces);
     let steps: Vec<f64> = traces
         .iter()
         .flat_map(|t| &t.steps)
-        .filter_map(|s| s.raw_churn)
+        .filter_map(|s| s.measures.raw_churn)
         .collect();
     assert_eq!(summary.steps, 22);
-    assert!((summary.raw_churn.unwrap() - steps.iter().sum::<f64>() / steps.len() as f64).abs() < 1e-12);
-    let last = |trace: &RankTrace| trace.steps.last().unwrap().persistence.unwrap();
-    assert!((summary.persistence.unwrap() - f64::midpoint(last(&traces[0]), last(&traces[1]))).abs() < 1e-12);
+    assert!((summary.measures.raw_churn.unwrap() - steps.iter().sum::<f64>() / steps.len() as f64).abs() < 1e-12);
+    let last = |trace: &RankTrace| trace.steps.last().unwrap().measures.persistence.unwrap();
+    assert!((summary.measures.persistence.unwrap() - f64::midpoint(last(&traces[0]), last(&traces[1]))).abs() < 1e-12);
 }
 
 #[test]

@@ -17,7 +17,9 @@ pub(crate) fn folder() -> PathBuf {
 
 /// Runs a script in the browser's folder, where its packages are found; it says that all is as expected, or what is not.
 pub(crate) fn run(name: &str, script: &str, arguments: &[&OsStr]) {
-    let path = folder().join(name);
+    let folder = folder();
+    std::fs::write(folder.join("browser.mjs"), include_str!("browser.mjs")).expect("the folder can be written");
+    let path = folder.join(name);
     std::fs::write(&path, script).expect("the folder can be written");
     let output = Command::new("node")
         .arg(path)

@@ -1,21 +1,10 @@
 // What a person does on the page: run by page.rs with the address of a server and a file for a screenshot.
 
-import chromium from "@sparticuz/chromium";
-import puppeteer from "puppeteer-core";
+import { browser, fail, open } from "./browser.mjs";
 
 const [address, screenshot] = process.argv.slice(2);
-const browser = await puppeteer.launch({
-  executablePath: await chromium.executablePath(),
-  args: [...chromium.args, "--no-sandbox"],
-  headless: "shell",
-});
-const fail = message => { throw new Error(message); };
 try {
-  const page = await browser.newPage();
-  await page.setViewport({width: 1000, height: 1100});
-  const complaints = [];
-  page.on("pageerror", error => complaints.push(String(error)));
-  page.on("console", message => { if (message.type() === "error") complaints.push(message.text()); });
+  const {page, complaints} = await open(1000, 1100);
   // A random model ends its turn at random; not before it has said everything.
   await page.setRequestInterception(true);
   let said = [];
