@@ -32,8 +32,8 @@ pub enum Error {
     Cache(#[from] CacheError),
     #[error(transparent)]
     Scorer(#[from] ScorerError),
-    #[error("tensor `{name}` cannot be used: {source}")]
-    Tensor { name: String, source: LinearError },
+    #[error("tensor `{name}` cannot be used: {reason}")]
+    Tensor { name: String, reason: LinearError },
     #[error("tensor `{name}` has the dimensions {dimensions:?} where a matrix is needed; the file is damaged")]
     NotAMatrix { name: String, dimensions: Vec<usize> },
     #[error("the tokenizer has {tokenizer} tokens but the model only {model}; the file is damaged")]

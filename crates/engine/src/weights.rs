@@ -276,9 +276,9 @@ impl<B: Backend> Loader<'_, B> {
 
     /// A matrix, or one of a stack.
     fn matrix(&self, name: &str, index: usize) -> Result<B::Linear, Error> {
-        let wrong = |source| Error::Tensor {
+        let wrong = |reason| Error::Tensor {
             name: name.to_owned(),
-            source,
+            reason,
         };
         let Some(tensor) = self.file.tensor(name) else {
             return Err(GgufError::MissingTensor { name: name.to_owned() }.into());

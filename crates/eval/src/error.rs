@@ -56,7 +56,7 @@ pub enum EvalError {
         path: PathBuf,
     },
     /// A folder of results cannot be used.
-    #[error("the results in {} cannot be used: {source}", path.display())]
+    #[error("the results in {} cannot be used", path.display())]
     Results {
         /// The file.
         path: PathBuf,
@@ -89,7 +89,7 @@ pub enum EvalError {
         second: PathBuf,
     },
     /// A file of an export cannot be written.
-    #[error("{} cannot be written: {source}; choose another place", path.display())]
+    #[error("{} cannot be written; choose another place", path.display())]
     Unwritable {
         /// The file or folder.
         path: PathBuf,
@@ -140,7 +140,7 @@ pub enum EvalError {
     #[error("the two rankings hold different positions; restrict both to what they share")]
     OtherPositions,
     /// A file cannot be read at all.
-    #[error("{} cannot be read: {source}; check the path", path.display())]
+    #[error("{} cannot be read; check the path", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -296,7 +296,12 @@ fn what_a_benchmark_lacks_is_said_before_it_runs() {
     world.file("rows.jsonl", ROWS);
     for (arguments, code, words) in [
         (&["longbench", "empty"][..], 2, "qasper.jsonl"),
-        (&["longbench", "nowhere"], 2, "there is no task `nowhere`"),
+        (
+            &["longbench", "nowhere"],
+            1,
+            "nowhere cannot be read; check the path: No such file",
+        ),
+        (&["longbench", "rows.jsonl"], 2, "there is no task `rows`"),
         (&["longbench", "dureader.jsonl"], 2, "pip install jieba"),
         (&["ruler", "--files", "empty"], 2, "niah_single_1"),
         (

@@ -165,6 +165,11 @@ impl LongBench {
     ///
     /// The file's name is no task, a row is not of the published form, or the configuration lacks the task.
     pub fn load(&self, path: &Path) -> Result<Vec<Example>, EvalError> {
+        // The name of a file that is not there says nothing.
+        std::fs::metadata(path).map_err(|source| EvalError::Unreadable {
+            path: path.to_owned(),
+            source,
+        })?;
         let stem = path.file_stem().unwrap_or_default().to_string_lossy();
         let name = stem.strip_suffix("_e");
         let is_e = name.is_some();
