@@ -1,10 +1,11 @@
 //! How fast does a model run on this machine, and where does the time go?
 //!
-//! Every measurement prefills random tokens once per round and lets each method decode from a copy of that cache, so
-//! methods are compared within one run and in turns. Speed does not depend on what the tokens say.
+//! Every measurement prefills random tokens once per round and lets each method decode from a copy of that cache. The
+//! methods take turns of a few steps, so that a machine that slows down for a while slows all of them. Speed does not
+//! depend on what the tokens say.
 
 use std::ops::ControlFlow;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use inertiakv_policy::Method;
 use rand_chacha::ChaCha8Rng;
@@ -16,6 +17,10 @@ use crate::{Engine, Error, RunReport, Session, memory};
 
 /// Steps after the first one that do not count: caches and branch predictors get used to the shorter cache.
 const WARM_UP_STEPS: usize = 2;
+
+/// Steps of one method before the next one's turn: a small part of a second. One more before them does not count, since
+/// it finds the processor's caches full of the other method's entries.
+const TURN: usize = 16;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -132,7 +137,7 @@ impl BenchRow {
 pub struct BenchProgress {
     /// Context of the current measurement.
     pub context: usize,
-    /// Parts done: a prefill of `context` or the steps of one method.
+    /// Parts done: the prefills of a round, or a turn of every method.
     pub done: usize,
     /// Parts in all.
     pub total: usize,
@@ -147,7 +152,7 @@ impl Engine {
         progress: &mut dyn FnMut(BenchProgress) -> ControlFlow<()>,
     ) -> Result<Vec<BenchRow>, Error> {
         self.check_bench(options)?;
-        let parts = 1 + options.methods.len();
+        let parts = 1 + options.tokens.div_ceil(TURN);
         let total = (options.contexts.len() * parts).saturating_mul(options.rounds);
         let mut done = 0;
         let mut rows = Vec::new();
@@ -178,15 +183,20 @@ impl Engine {
                     })
                     .collect::<Result<_, Error>>()?;
                 part_done()?;
-                let mut turns: Vec<(&Method, &mut Figures)> = options.methods.iter().zip(&mut figures).collect();
-                // Nobody always comes first.
-                if !round.is_multiple_of(2) {
-                    turns.reverse();
-                }
-                for (method, figures) in turns {
-                    figures.measure(&prompts, method, options.tokens)?;
+                let mut races = options
+                    .methods
+                    .iter()
+                    .zip(&mut figures)
+                    .map(|(method, figures)| Race::start(&prompts, method, figures))
+                    .collect::<Result<Vec<_>, Error>>()?;
+                for first in (0..options.tokens).step_by(TURN) {
+                    let steps = TURN.min(options.tokens - first);
+                    races.iter_mut().try_for_each(|race| race.turn(steps))?;
+                    // Nobody always comes first.
+                    races.reverse();
                     part_done()?;
                 }
+                races.into_iter().for_each(Race::finish);
             }
             for (method, figures) in options.methods.iter().zip(figures) {
                 rows.push(figures.row(context, method, options.sequences, peak));
@@ -199,7 +209,8 @@ impl Engine {
         if options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
             return Err(Error::NothingToMeasure);
         }
-        let steps = options.tokens.saturating_add(1 + WARM_UP_STEPS);
+        let turns = options.tokens.div_ceil(TURN);
+        let steps = options.tokens.saturating_add(1 + WARM_UP_STEPS + turns);
         for &context in &options.contexts {
             if context == 0 {
                 return Err(Error::NoTokens);
@@ -211,8 +222,9 @@ impl Engine {
                     context: self.context(),
                 });
             }
-            // The prompts, and a copy of each for the method whose turn it is.
-            let entries = needed.saturating_mul(options.sequences).saturating_mul(2);
+            // The prompts, and a copy of each for every method.
+            let copies = 1 + options.methods.len();
+            let entries = needed.saturating_mul(options.sequences).saturating_mul(copies);
             let bytes = entries.saturating_mul(self.info().kv_bytes_per_token);
             if memory::physical().is_some_and(|memory| bytes > memory) {
                 return Err(Error::BenchMemory {
@@ -267,50 +279,82 @@ struct Figures {
     kv_bytes: usize,
 }
 
-impl Figures {
-    fn measure(&mut self, prompts: &[Session], method: &Method, tokens: usize) -> Result<(), Error> {
-        let mut sessions = prompts
+/// One method in one round.
+struct Race<'a> {
+    sessions: Vec<Session>,
+    random: ChaCha8Rng,
+    steps: usize,
+    time: Duration,
+    figures: &'a mut Figures,
+}
+
+impl<'a> Race<'a> {
+    /// Copies the prompts, takes the first step and warms up.
+    fn start(prompts: &[Session], method: &Method, figures: &'a mut Figures) -> Result<Self, Error> {
+        let sessions = prompts
             .iter()
             .map(|prompt| prompt.copy(method))
             .collect::<Result<Vec<_>, Error>>()?;
         let seconds = |report: RunReport| report.prefill_seconds + report.compression_seconds;
         let prefill: f64 = sessions.iter().map(|session| seconds(session.report())).sum();
         let prompt_tokens: usize = sessions.iter().map(Session::position).sum();
-        self.prefill.push(prompt_tokens as f64 / prefill);
-        let engine = prompts[0].engine().clone();
-        let mut random = ChaCha8Rng::seed_from_u64(0);
-        let mut step = || -> Result<Profile, Error> {
-            let tokens: Vec<[u32; 1]> = sessions.iter().map(|_| [engine.random_token(&mut random)]).collect();
-            let tokens: Vec<&[u32]> = tokens.iter().map(<[u32; 1]>::as_slice).collect();
-            let start = std::time::Instant::now();
-            let mut sessions: Vec<&mut Session> = sessions.iter_mut().collect();
-            let reports = Session::step_together(&mut sessions, &tokens)?;
-            // The forward pass, scores included, is in every session's profile; evictions are each session's own.
-            let mut profile = reports[0].profile;
-            for report in &reports[1..] {
-                profile.eviction += report.profile.eviction;
-            }
-            profile.total = start.elapsed();
-            Ok(profile)
+        figures.prefill.push(prompt_tokens as f64 / prefill);
+        let mut race = Self {
+            sessions,
+            random: ChaCha8Rng::seed_from_u64(0),
+            steps: 0,
+            time: Duration::ZERO,
+            figures,
         };
-        self.first_steps.push(milliseconds(step()?.total));
+        let first = race.step()?.total;
+        race.figures.first_steps.push(milliseconds(first));
         for _ in 0..WARM_UP_STEPS {
-            step()?;
+            race.step()?;
         }
-        let mut seconds = 0.0;
-        for _ in 0..tokens {
-            let profile = step()?;
-            seconds += profile.total.as_secs_f64();
-            self.steps.push(milliseconds(profile.total));
-            self.profile += profile;
+        Ok(race)
+    }
+
+    fn turn(&mut self, count: usize) -> Result<(), Error> {
+        self.step()?;
+        for _ in 0..count {
+            let profile = self.step()?;
+            self.steps += 1;
+            self.time += profile.total;
+            self.figures.steps.push(milliseconds(profile.total));
+            self.figures.profile += profile;
         }
-        self.speeds.push((tokens * prompts.len()) as f64 / seconds);
-        let report = sessions[0].report();
-        self.retained = report.retained;
-        self.kv_bytes = report.kv_bytes;
         Ok(())
     }
 
+    /// One step of all sequences.
+    fn step(&mut self) -> Result<Profile, Error> {
+        let engine = self.sessions[0].engine().clone();
+        let tokens: Vec<[u32; 1]> = (self.sessions.iter())
+            .map(|_| [engine.random_token(&mut self.random)])
+            .collect();
+        let tokens: Vec<&[u32]> = tokens.iter().map(<[u32; 1]>::as_slice).collect();
+        let start = Instant::now();
+        let mut sessions: Vec<&mut Session> = self.sessions.iter_mut().collect();
+        let reports = Session::step_together(&mut sessions, &tokens)?;
+        // The forward pass, scores included, is in every session's profile; evictions are each session's own.
+        let mut profile = reports[0].profile;
+        for report in &reports[1..] {
+            profile.eviction += report.profile.eviction;
+        }
+        profile.total = start.elapsed();
+        Ok(profile)
+    }
+
+    fn finish(self) {
+        let tokens = self.steps * self.sessions.len();
+        self.figures.speeds.push(tokens as f64 / self.time.as_secs_f64());
+        let report = self.sessions[0].report();
+        self.figures.retained = report.retained;
+        self.figures.kv_bytes = report.kv_bytes;
+    }
+}
+
+impl Figures {
     fn row(self, context: usize, method: &Method, sequences: usize, peak_rss_bytes: Option<usize>) -> BenchRow {
         let total = self.profile.total.as_secs_f64();
         let share = |part: Duration| part.as_secs_f64() / total;

@@ -19,7 +19,7 @@ pub use plan::{Open, Plan};
 pub use prompt::Prompt;
 pub(crate) use results::records;
 pub use results::{Outcome, Outcomes, Record, Results};
-pub use summary::{MethodSummary, anatomies, summarise};
+pub use summary::{ByCategory, ByLength, MethodSummary, anatomies, summarise};
 
 use std::ops::ControlFlow;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -52,6 +52,35 @@ fn a_file_of_questions_is_run_once_and_shown_again() {
 }
 
 #[test]
+fn averages_over_lengths_and_categories_are_shown() {
+    let world = World::new();
+    world.tiny_model();
+    world.file("rows.jsonl", ROWS);
+    success(&world.eval(&["file", "rows.jsonl", "--methods", "full"], "results"));
+    let path = world.path().join("results/results.jsonl");
+    let answers = fs::read_to_string(&path).unwrap();
+    let labelled = answers.lines().zip(["512", "1024"]).map(|(line, length)| {
+        let mut answer: Value = serde_json::from_str(line).unwrap();
+        answer["labels"] = serde_json::json!({"length": length, "category": "code"});
+        answer["score"] = 0.9.into();
+        answer.to_string() + "\n"
+    });
+    let labelled: String = labelled.collect();
+    fs::write(&path, labelled).unwrap();
+    let table = success(&world.run(&["eval", "show", "results"]));
+    let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(
+        words.contains(&vec!["full", "90.0", "90.0", "90.0", "90.0", "90.0", "1,024"]),
+        "{table}"
+    );
+    assert!(
+        table.contains("effective length") && table.contains("mean of categories"),
+        "{table}"
+    );
+    assert!(words.contains(&vec!["full", "90.0", "90.0"]), "{table}");
+}
+
+#[test]
 fn a_task_is_generated_for_the_model() {
     let world = World::new();
     let model = world.tiny_model();

@@ -19,17 +19,28 @@ fn help_texts() {
         "report",
         "trace",
         "paper",
+        "paper run",
+        "eval",
+        "eval ruler",
+        "eval longbench",
+        "eval longbench-v2",
+        "eval needle",
+        "eval kvpress",
+        "eval file",
+        "eval grid",
+        "eval show",
+        "eval merge",
+        "eval export",
         "correlate",
         "train-scorer",
         "serve",
         "methods",
         "models",
+        "models pull",
+        "models info",
     ] {
+        let arguments: Vec<&str> = command.split_whitespace().collect();
         let name = if command.is_empty() { "inertiakv" } else { command };
-        let arguments: Vec<&str> = Some(command)
-            .filter(|command| !command.is_empty())
-            .into_iter()
-            .collect();
-        insta::assert_snapshot!(name, help(&arguments));
+        insta::assert_snapshot!(name.replace(' ', "-"), help(&arguments));
     }
 }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::results::Outcome;
 use crate::EvalError;
+use crate::metrics::{LengthAverages, category_average, effective_length, length_averages};
 use crate::statistics::{Anatomy, Bootstrap, Interval, Outcomes, TTest, Unit, differences, holm, refuse_nan};
 
 /// One method over all tasks.
@@ -17,6 +18,12 @@ pub struct MethodSummary {
     pub tasks: BTreeMap<String, f64>,
     /// Mean of the tasks' means, in percent; `None` where the methods have no example in common.
     pub mean: Option<f64>,
+    /// RULER's averages over lengths, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_length: Option<ByLength>,
+    /// `LongBench`'s average over categories, where there are categories.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_category: Option<ByCategory>,
     /// Examples, failed ones included.
     pub examples: usize,
     /// Examples that failed, which count 0.
@@ -35,6 +42,27 @@ pub struct MethodSummary {
     pub outcomes: Option<Outcomes>,
 }
 
+/// Scores in percent by length. Field names are the keys of the JSON output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ByLength {
+    /// Mean of the tasks' means at each length.
+    pub lengths: BTreeMap<usize, f64>,
+    /// Their averages.
+    #[serde(flatten)]
+    pub averages: LengthAverages,
+    /// RULER's effective length, if any length has that score.
+    pub effective_length: Option<usize>,
+}
+
+/// Scores in percent by category. Field names are the keys of the JSON output.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ByCategory {
+    /// Mean of the tasks' means in each category.
+    pub categories: BTreeMap<String, f64>,
+    /// Mean of the categories' means.
+    pub average: f64,
+}
+
 /// All methods over the examples that every one of them has run; the first of `methods` is the reference.
 ///
 /// A task is what the benchmark calls so, and its `length` label where it has one.
@@ -47,11 +75,18 @@ pub fn summarise<'a>(
     methods: &[String],
     bootstrap: &Bootstrap,
 ) -> Result<Vec<MethodSummary>, EvalError> {
-    let scores = common_scores(outcomes, methods);
+    let outcomes: Vec<&Outcome> = outcomes.into_iter().collect();
+    let scores = common_scores(outcomes.iter().copied(), methods);
     let summaries = methods
         .iter()
         .map(|method| summary_of(method, &scores, &methods[0], bootstrap));
     let mut summaries = summaries.collect::<Result<Vec<_>, _>>()?;
+    let lengths = labelled(&outcomes, |outcome| outcome.labels.get("length")?.parse().ok());
+    let categories = labelled(&outcomes, |outcome| outcome.labels.get("category").cloned());
+    for summary in &mut summaries {
+        summary.by_length = by_length(means(&summary.tasks, &lengths));
+        summary.by_category = by_category(means(&summary.tasks, &categories));
+    }
     let tests = summaries.iter().filter_map(|summary| summary.t_test);
     let adjusted = holm(&tests.map(|test| test.p).collect::<Vec<_>>());
     let tested = summaries.iter_mut().filter(|summary| summary.t_test.is_some());
@@ -95,17 +130,63 @@ fn anatomy(rules: &[Vec<f64>]) -> Anatomy {
     Anatomy::of(&rules.iter().map(Vec::as_slice).collect::<Vec<_>>())
 }
 
+/// What a label says of each task, for those that have it.
+fn labelled<T>(outcomes: &[&Outcome], label: impl Fn(&Outcome) -> Option<T>) -> BTreeMap<String, T> {
+    let labelled = |&outcome: &&Outcome| Some((task_of(outcome), label(outcome)?));
+    outcomes.iter().filter_map(labelled).collect()
+}
+
+/// Mean of the tasks' means under each label.
+fn means<T: Ord + Clone>(tasks: &BTreeMap<String, f64>, labels: &BTreeMap<String, T>) -> BTreeMap<T, f64> {
+    let mut groups: BTreeMap<T, Vec<f64>> = BTreeMap::new();
+    for (task, &score) in tasks {
+        if let Some(label) = labels.get(task) {
+            groups.entry(label.clone()).or_default().push(score);
+        }
+    }
+    let mean = |scores: Vec<f64>| scores.iter().sum::<f64>() / scores.len() as f64;
+    groups
+        .into_iter()
+        .map(|(label, scores)| (label, mean(scores)))
+        .collect()
+}
+
+fn by_length(lengths: BTreeMap<usize, f64>) -> Option<ByLength> {
+    let scores: Vec<f64> = lengths.values().copied().collect();
+    Some(ByLength {
+        averages: length_averages(&scores).filter(|_| scores.len() > 1)?,
+        effective_length: effective_length(&lengths),
+        lengths,
+    })
+}
+
+fn by_category(categories: BTreeMap<String, f64>) -> Option<ByCategory> {
+    let scores = categories.iter().map(|(category, &score)| (category.as_str(), score));
+    Some(ByCategory {
+        average: category_average(scores)?,
+        categories,
+    })
+}
+
+/// A task at two lengths, or in two bins, is two tasks.
+fn task_of(outcome: &Outcome) -> String {
+    let group = outcome.labels.get("length").or_else(|| outcome.labels.get("bin"));
+    match group {
+        Some(group) => format!("{} {group}", outcome.task),
+        None => outcome.task.clone(),
+    }
+}
+
 /// Per task and method the score of every example, of examples that all methods have run.
 fn common_scores<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, methods: &[String]) -> Scores<'a> {
     let mut scores: Scores<'_> = BTreeMap::new();
     for outcome in outcomes {
         if methods.contains(&outcome.method) {
-            let group = outcome.labels.get("length").or_else(|| outcome.labels.get("bin"));
-            let task = match group {
-                Some(group) => format!("{} {group}", outcome.task),
-                None => outcome.task.clone(),
-            };
-            let of_method = scores.entry(task).or_default().entry(&outcome.method).or_default();
+            let of_method = scores
+                .entry(task_of(outcome))
+                .or_default()
+                .entry(&outcome.method)
+                .or_default();
             of_method.insert(outcome.id.clone(), outcome.score);
         }
     }
@@ -165,6 +246,8 @@ fn summary_of(
         method: method.to_owned(),
         mean: (!tasks.is_empty()).then(|| tasks.values().sum::<f64>() / tasks.len() as f64),
         tasks,
+        by_length: None,
+        by_category: None,
         examples,
         failed,
         difference: if is_reference {
@@ -194,6 +277,44 @@ mod tests {
             score,
             error: score.is_none().then(|| "failed".to_owned()),
         }
+    }
+
+    #[test]
+    fn averages_are_over_lengths_and_categories() {
+        let labelled = |id: &str, task: &str, label: (&str, &str), score| Outcome {
+            task: task.to_owned(),
+            labels: BTreeMap::from([(label.0.to_owned(), label.1.to_owned())]),
+            ..outcome("full", id, Some(score))
+        };
+        let methods = ["full".to_owned()];
+        let summary = |outcomes: &[Outcome]| {
+            let found = summarise(outcomes, &methods, &Bootstrap::default());
+            found.unwrap().remove(0)
+        };
+        let ruler = [
+            labelled("a", "vt", ("length", "512"), 1.0),
+            labelled("b", "cwe", ("length", "512"), 0.8),
+            labelled("c", "vt", ("length", "1024"), 0.6),
+        ];
+        let found = summary(&ruler);
+        let by_length = found.by_length.unwrap();
+        assert_eq!(by_length.lengths, BTreeMap::from([(512, 90.0), (1024, 60.0)]));
+        assert_eq!(
+            (by_length.averages.average, by_length.averages.increasing),
+            (75.0, 70.0)
+        );
+        assert_eq!(by_length.effective_length, Some(512));
+        assert!(found.by_category.is_none());
+        assert!(summary(&ruler[..2]).by_length.is_none(), "one length has no average");
+
+        let long_bench = [
+            labelled("a", "qasper", ("category", "single-document QA"), 0.5),
+            labelled("b", "narrativeqa", ("category", "single-document QA"), 0.3),
+            labelled("c", "lcc", ("category", "code"), 1.0),
+        ];
+        let found = summary(&long_bench);
+        assert_eq!(found.by_category.unwrap().average, 70.0);
+        assert!(found.by_length.is_none());
     }
 
     #[test]

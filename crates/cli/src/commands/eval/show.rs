@@ -123,6 +123,7 @@ fn print(summary: &Summary, wanted: &Wanted, printer: &Printer) -> anyhow::Resul
     let rows: Vec<Vec<String>> = summaries.iter().map(|summary| cells(summary, &tasks, wanted)).collect();
     let numbers: Vec<usize> = (1..header.len()).collect();
     printer.table(&header, &rows, &numbers)?;
+    averages(summaries, printer)?;
     let Some(all) = summary.rules.as_ref().and_then(|rules| rules.get("all")) else {
         return Ok(());
     };
@@ -135,6 +136,54 @@ fn print(summary: &Summary, wanted: &Wanted, printer: &Printer) -> anyhow::Resul
         count(all.stability_help),
     ))?;
     Ok(())
+}
+
+/// The numbers that the benchmarks publish beside the mean: RULER's over lengths, `LongBench`'s over categories.
+fn averages(summaries: &[MethodSummary], printer: &Printer) -> anyhow::Result<()> {
+    for columns in [lengths, categories] {
+        let rows: Vec<(&str, Vec<(String, String)>)> = (summaries.iter())
+            .filter_map(|summary| Some((summary.method.as_str(), columns(summary)?)))
+            .collect();
+        let Some((_, first)) = rows.first() else { continue };
+        let header = ["method"]
+            .into_iter()
+            .chain(first.iter().map(|(name, _)| name.as_str()));
+        let header: Vec<&str> = header.collect();
+        let numbers: Vec<usize> = (1..header.len()).collect();
+        let cells = rows.iter().map(|(method, cells)| {
+            let cells = cells.iter().map(|(_, cell)| cell.clone());
+            [(*method).to_owned()].into_iter().chain(cells).collect()
+        });
+        printer.line("")?;
+        printer.table(&header, &cells.collect::<Vec<_>>(), &numbers)?;
+    }
+    Ok(())
+}
+
+fn lengths(summary: &MethodSummary) -> Option<Vec<(String, String)>> {
+    let found = summary.by_length.as_ref()?;
+    let mut columns: Vec<(String, String)> = (found.lengths.iter())
+        .map(|(&length, score)| (count(length), format!("{score:.1}")))
+        .collect();
+    let averages = found.averages;
+    for (name, score) in [
+        ("average", averages.average),
+        ("weighted to long", averages.increasing),
+        ("weighted to short", averages.decreasing),
+    ] {
+        columns.push((name.to_owned(), format!("{score:.1}")));
+    }
+    let effective = found.effective_length.map_or_else(|| "–".to_owned(), count);
+    columns.push(("effective length".to_owned(), effective));
+    Some(columns)
+}
+
+fn categories(summary: &MethodSummary) -> Option<Vec<(String, String)>> {
+    let found = summary.by_category.as_ref()?;
+    let average = ("mean of categories", found.average);
+    let categories = found.categories.iter().map(|(name, &score)| (name.as_str(), score));
+    let column = |(name, score): (&str, f64)| (name.to_owned(), format!("{score:.1}"));
+    Some(categories.chain([average]).map(column).collect())
 }
 
 fn cells(summary: &MethodSummary, tasks: &[&String], wanted: &Wanted) -> Vec<String> {
