@@ -106,15 +106,20 @@ fn a_refused_joint_step_changes_nothing() {
 fn every_row_of_a_benchmark_is_measured() {
     let engine = models::tiny(Family::Qwen2, &EngineOptions::default());
     let mut parts = Vec::new();
+    // Two turns.
+    let options = BenchOptions {
+        tokens: 20,
+        ..options(&[60, 30])
+    };
     let rows = engine
-        .bench(&options(&[60, 30]), &mut |now| {
+        .bench(&options, &mut |now| {
             parts.push((now.context, now.done, now.total));
             ControlFlow::Continue(())
         })
         .expect("a benchmark");
     assert_eq!(rows.len(), 8);
-    assert_eq!(parts.first(), Some(&(60, 1, 20)));
-    assert_eq!(parts.last(), Some(&(30, 20, 20)));
+    assert_eq!(parts.first(), Some(&(60, 1, 12)));
+    assert_eq!(parts.last(), Some(&(30, 12, 12)));
     for (row, text) in rows.iter().zip(METHODS.iter().cycle()) {
         assert_eq!((row.method.as_str(), row.sequences), (*text, 2));
         let share = row.share;
@@ -128,9 +133,9 @@ fn every_row_of_a_benchmark_is_measured() {
         }
         assert!(row.first_step_milliseconds > 0.0 && row.step_milliseconds > 0.0);
     }
-    // Six steps after the prefill: the first, two to warm up, three that count.
+    // Twenty-five steps after the prefill: the first, two to warm up, one before each turn, twenty that count.
     let retained: Vec<usize> = rows.iter().map(|row| row.retained).collect();
-    assert_eq!(retained, [66, 30, 20, 6, 36, 15, 20, 3]);
+    assert_eq!(retained, [85, 30, 20, 6, 55, 15, 20, 3]);
 }
 
 #[test]
