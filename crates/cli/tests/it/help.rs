@@ -36,7 +36,6 @@ fn help_texts() {
         "serve",
         "methods",
         "models",
-        "models pull",
         "models info",
     ] {
         let arguments: Vec<&str> = command.split_whitespace().collect();
