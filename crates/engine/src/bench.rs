@@ -196,7 +196,9 @@ impl Engine {
                     races.reverse();
                     part_done()?;
                 }
-                races.into_iter().for_each(Race::finish);
+                for race in races {
+                    race.finish(options.tokens);
+                }
             }
             for (method, figures) in options.methods.iter().zip(figures) {
                 rows.push(figures.row(context, method, options.sequences, peak));
@@ -283,7 +285,7 @@ struct Figures {
 struct Race<'a> {
     sessions: Vec<Session>,
     random: ChaCha8Rng,
-    steps: usize,
+    /// Of the steps that count.
     time: Duration,
     figures: &'a mut Figures,
 }
@@ -302,7 +304,6 @@ impl<'a> Race<'a> {
         let mut race = Self {
             sessions,
             random: ChaCha8Rng::seed_from_u64(0),
-            steps: 0,
             time: Duration::ZERO,
             figures,
         };
@@ -314,11 +315,11 @@ impl<'a> Race<'a> {
         Ok(race)
     }
 
+    /// One step that does not count, and as many as `count` that do.
     fn turn(&mut self, count: usize) -> Result<(), Error> {
         self.step()?;
         for _ in 0..count {
             let profile = self.step()?;
-            self.steps += 1;
             self.time += profile.total;
             self.figures.steps.push(milliseconds(profile.total));
             self.figures.profile += profile;
@@ -345,8 +346,9 @@ impl<'a> Race<'a> {
         Ok(profile)
     }
 
-    fn finish(self) {
-        let tokens = self.steps * self.sessions.len();
+    /// Notes the round, in which `steps` counted.
+    fn finish(self, steps: usize) {
+        let tokens = steps * self.sessions.len();
         self.figures.speeds.push(tokens as f64 / self.time.as_secs_f64());
         let report = self.sessions[0].report();
         self.figures.retained = report.retained;

@@ -7,7 +7,9 @@ use serde::Serialize;
 use super::results::Outcome;
 use crate::EvalError;
 use crate::metrics::{LengthAverages, category_average, effective_length, length_averages};
-use crate::statistics::{Anatomy, Bootstrap, Interval, Outcomes, TTest, Unit, differences, holm, refuse_nan};
+use crate::statistics::{
+    Anatomy, Bootstrap, Interval, Outcomes, TTest, Unit, differences, holm, mean_of_defined, refuse_nan,
+};
 
 /// One method over all tasks.
 #[derive(Debug, Clone, Serialize)]
@@ -144,11 +146,8 @@ fn means<T: Ord + Clone>(tasks: &BTreeMap<String, f64>, labels: &BTreeMap<String
             groups.entry(label.clone()).or_default().push(score);
         }
     }
-    let mean = |scores: Vec<f64>| scores.iter().sum::<f64>() / scores.len() as f64;
-    groups
-        .into_iter()
-        .map(|(label, scores)| (label, mean(scores)))
-        .collect()
+    let mean = |(label, scores): (T, Vec<f64>)| Some((label, mean_of_defined(scores.into_iter().map(Some))?));
+    groups.into_iter().filter_map(mean).collect()
 }
 
 fn by_length(lengths: BTreeMap<usize, f64>) -> Option<ByLength> {
