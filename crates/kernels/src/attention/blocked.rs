@@ -201,6 +201,7 @@ impl Part<'_> {
                     group: job.group,
                     pooling: mass.pooling,
                     out: mass.heads[self.head].add(first),
+                    is_first: false,
                 });
             }
         }

@@ -150,7 +150,10 @@ unsafe fn mass(part: &MassPart) {
             total += pooled;
         }
         // SAFETY: `out` has `entries` numbers.
-        unsafe { *part.out.add(entry) += total };
+        unsafe {
+            let before = if part.is_first { 0.0 } else { *part.out.add(entry) };
+            *part.out.add(entry) = before + total;
+        }
     }
 }
 
