@@ -26,6 +26,7 @@ const SCALE: f32 = 0.125;
 fn main() {
     let mut criterion = run::criterion();
     decode(&mut criterion);
+    together(&mut criterion);
     prefill(&mut criterion);
     criterion.final_summary();
 }
@@ -62,6 +63,46 @@ fn decode(criterion: &mut Criterion) {
             }
             group.finish();
         }
+    }
+}
+
+/// Several sequences with short caches, as after an eviction: what a head costs however little it holds.
+fn together(criterion: &mut Criterion) {
+    const SEQUENCES: usize = 8;
+    let pool = run::all_cores();
+    for model in &MODELS {
+        let mut group = criterion.benchmark_group(format!("decode {} f16, {SEQUENCES} sequences", model.name));
+        for entries in [16, 128, 512] {
+            let caches: Vec<_> = (0..SEQUENCES)
+                .map(|_| filled(model, KvType::F16, LAYERS, entries))
+                .collect();
+            let queries = numbers(model.heads() * model.head_dim);
+            let mut outs = vec![vec![0.0; queries.len()]; SEQUENCES];
+            let mut masses = vec![Mass::default(); SEQUENCES];
+            let mut layers = (0..LAYERS).cycle();
+            group.throughput(Throughput::Bytes((SEQUENCES * caches[0].bytes() / LAYERS) as u64));
+            group.bench_function(BenchmarkId::new("with mass", entries), |bencher| {
+                bencher.iter(|| {
+                    let layer = layers.next().expect("an endless cycle");
+                    let mut tasks: Vec<_> = caches
+                        .iter()
+                        .zip(&mut outs)
+                        .zip(&mut masses)
+                        .map(|((cache, out), mass)| AttentionTask {
+                            cache,
+                            layer,
+                            queries: &queries,
+                            rows: 1,
+                            window: None,
+                            out,
+                            mass: Some((mass, GroupPooling::Sum, 1)),
+                        })
+                        .collect();
+                    attend(&pool, model.heads(), SCALE, &mut tasks);
+                });
+            });
+        }
+        group.finish();
     }
 }
 

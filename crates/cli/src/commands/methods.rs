@@ -37,6 +37,8 @@ struct Setting {
     key: &'static str,
     value: String,
     purpose: &'static str,
+    /// Whether it differs from the preset, which is what the words about the method describe.
+    changed: bool,
 }
 
 pub(crate) fn run(arguments: &MethodsArguments, printer: &Printer) -> anyhow::Result<()> {
@@ -85,12 +87,23 @@ fn explain(method: &Method, printer: &Printer) -> anyhow::Result<()> {
         printer.line(&format!("ranks entries by: {}", preset.ranks()))?;
         printer.line(&format!("memory: {}", memory(rule)))?;
         printer.line(&format!("source: {}", preset.source()))?;
-        let settings = rule.settings(stage);
+        let settings = settings(stage, rule);
+        let changes = settings.iter().filter(|setting| setting.changed);
+        let changes: Vec<String> = changes
+            .map(|setting| format!("{}={}", setting.key, setting.value))
+            .collect();
+        if !changes.is_empty() {
+            printer.line(&format!("changed from the preset: {}", changes.join(", ")))?;
+        }
         if rule.policy.evicts() {
             printer.line("")?;
             let rows: Vec<Vec<String>> = settings
                 .into_iter()
-                .map(|(key, value, purpose)| vec![key.to_owned(), value, purpose.to_owned()])
+                .map(
+                    |Setting {
+                         key, value, purpose, ..
+                     }| vec![key.to_owned(), value, purpose.to_owned()],
+                )
                 .collect();
             printer.table(&["key", "value", "what it is"], &rows, &[])?;
         }
@@ -137,10 +150,24 @@ fn record(preset: Preset, memory_freed: bool) -> Record {
 }
 
 fn rule_record(stage: Stage, rule: &Rule) -> RuleRecord {
-    let setting = |(key, value, purpose)| Setting { key, value, purpose };
     RuleRecord {
         preset: record(rule.name, rule.policy.evicts() && !rule.policy.masked),
         stage: stage.to_string(),
-        settings: rule.settings(stage).into_iter().map(setting).collect(),
+        settings: settings(stage, rule),
     }
+}
+
+fn settings(stage: Stage, rule: &Rule) -> Vec<Setting> {
+    let usual = Rule {
+        name: rule.name,
+        policy: rule.name.policy(stage),
+    };
+    let usual = usual.settings(stage);
+    let setting = |(key, value, purpose)| Setting {
+        changed: !usual.contains(&(key, String::clone(&value), purpose)),
+        key,
+        value,
+        purpose,
+    };
+    rule.settings(stage).into_iter().map(setting).collect()
 }

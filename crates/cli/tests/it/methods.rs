@@ -35,6 +35,20 @@ fn json_says_what_the_list_says() {
 }
 
 #[test]
+fn what_differs_from_the_preset_is_said() {
+    let world = World::new();
+    let method = "inertia:kernel=max15,tokens=400";
+    let text = success(&world.run(&["methods", method]));
+    assert!(text.contains("changed from the preset: tokens=400, kernel=max15\n"), "{text}");
+    assert!(!success(&world.run(&["methods", "inertia"])).contains("changed"));
+    let json: Value = serde_json::from_str(&success(&world.run(&["methods", method, "--json"]))).unwrap();
+    let settings = json["rules"][0]["settings"].as_array().unwrap();
+    let changed = settings.iter().filter(|setting| setting["changed"] == true);
+    let changed: Vec<&str> = changed.map(|setting| setting["key"].as_str().unwrap()).collect();
+    assert_eq!(changed, ["tokens", "kernel"]);
+}
+
+#[test]
 fn a_wrong_method_names_the_right_ones() {
     let world = World::new();
     let message = usage_error(&world.run(&["methods", "snapvk"]));

@@ -6,11 +6,12 @@
 )]
 
 use std::arch::x86_64::{
-    __m512, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128, _mm_prefetch,
-    _mm256_loadu_si256, _mm512_add_ps, _mm512_cmpgt_epi32_mask, _mm512_cvtepi8_epi32, _mm512_cvtepi32_ps,
-    _mm512_cvtph_ps, _mm512_cvtss_f32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps, _mm512_max_ps,
-    _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps, _mm512_roundscale_ps, _mm512_scalef_ps,
-    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_storeu_ps, _mm512_sub_ps,
+    __m512, _CMP_NLT_UQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0, _MM_HINT_T1, _mm_loadu_si128,
+    _mm_prefetch, _mm256_loadu_si256, _mm512_add_ps, _mm512_cmp_ps_mask, _mm512_cmpgt_epi32_mask, _mm512_cvtepi8_epi32,
+    _mm512_cvtepi32_ps, _mm512_cvtph_ps, _mm512_cvtss_f32, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_blend_ps,
+    _mm512_maskz_scalef_ps, _mm512_max_ps, _mm512_mul_ps, _mm512_reduce_add_ps, _mm512_reduce_max_ps,
+    _mm512_roundscale_ps, _mm512_set1_epi32, _mm512_set1_ps, _mm512_setr_epi32, _mm512_setzero_ps, _mm512_storeu_ps,
+    _mm512_sub_ps,
 };
 
 use super::GroupPooling;
@@ -349,12 +350,15 @@ unsafe fn softmax(scores: &Scores, maximum: &mut f32, sum: &mut f32) -> f32 {
     }
 }
 
-/// 2^x for x up to 127; 0 below −149 and for −∞, NaN for NaN.
+/// 2^x for x up to 127; 0 below −126 and for −∞, NaN for NaN.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn exp2(x: __m512) -> __m512 {
+    // Smaller powers have no normal number, and `scalef` takes some hundred cycles to make one that is not.
+    let least = _mm512_set1_ps(-126.0);
+    let representable = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, least);
     // The second operand wins if one is NaN.
-    let x = _mm512_max_ps(_mm512_set1_ps(-200.0), x);
+    let x = _mm512_max_ps(least, x);
     let whole = _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x);
     let f = _mm512_sub_ps(x, whole);
     let mut power = _mm512_set1_ps(EXP2[5]);
@@ -362,7 +366,7 @@ fn exp2(x: __m512) -> __m512 {
         power = _mm512_fmadd_ps(power, f, _mm512_set1_ps(coefficient));
     }
     power = _mm512_fmadd_ps(power, f, _mm512_set1_ps(1.0));
-    _mm512_scalef_ps(power, whole)
+    _mm512_maskz_scalef_ps(representable, power, whole)
 }
 
 unsafe fn weigh(
