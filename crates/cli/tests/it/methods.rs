@@ -39,7 +39,10 @@ fn what_differs_from_the_preset_is_said() {
     let world = World::new();
     let method = "inertia:kernel=max15,tokens=400";
     let text = success(&world.run(&["methods", method]));
-    assert!(text.contains("changed from the preset: tokens=400, kernel=max15\n"), "{text}");
+    assert!(
+        text.contains("changed from the preset: tokens=400, kernel=max15\n"),
+        "{text}"
+    );
     assert!(!success(&world.run(&["methods", "inertia"])).contains("changed"));
     let json: Value = serde_json::from_str(&success(&world.run(&["methods", method, "--json"]))).unwrap();
     let settings = json["rules"][0]["settings"].as_array().unwrap();
