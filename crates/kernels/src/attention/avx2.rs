@@ -578,16 +578,12 @@ unsafe fn mass(part: &MassPart) {
             }
             let out = part.out.add(first);
             if first + 8 <= part.entries {
-                if !part.is_first {
-                    total = _mm256_add_ps(_mm256_loadu_ps(out), total);
-                }
-                _mm256_storeu_ps(out, total);
+                _mm256_storeu_ps(out, _mm256_add_ps(_mm256_loadu_ps(out), total));
             } else {
                 let mut numbers = [0.0_f32; 8];
                 _mm256_storeu_ps(numbers.as_mut_ptr(), total);
                 for (entry, number) in numbers[..part.entries - first].iter().enumerate() {
-                    let before = if part.is_first { 0.0 } else { *out.add(entry) };
-                    *out.add(entry) = before + number;
+                    *out.add(entry) += number;
                 }
             }
         }

@@ -201,7 +201,6 @@ impl Part<'_> {
                     group: job.group,
                     pooling: mass.pooling,
                     out: mass.heads[self.head].add(first),
-                    is_first: false,
                 });
             }
         }

@@ -300,7 +300,6 @@ impl<'a> Expected<'a> {
                 group: self.group,
                 pooling: GroupPooling::Sum,
                 out: out[head].part(first, entries).as_mut_ptr(),
-                is_first: true,
             });
         }
     }

@@ -117,9 +117,8 @@ pub(super) struct MassPart<'a> {
     pub(super) factors: &'a [f32],
     pub(super) group: usize,
     pub(super) pooling: GroupPooling,
-    /// `entries` numbers: to be added to, or to be written where nothing has been yet.
+    /// `entries` numbers to add to.
     pub(super) out: *mut f32,
-    pub(super) is_first: bool,
 }
 
 /// The inner loops of one instruction set.

@@ -150,10 +150,7 @@ unsafe fn mass(part: &MassPart) {
             total += pooled;
         }
         // SAFETY: `out` has `entries` numbers.
-        unsafe {
-            let before = if part.is_first { 0.0 } else { *part.out.add(entry) };
-            *part.out.add(entry) = before + total;
-        }
+        unsafe { *part.out.add(entry) += total };
     }
 }
 

@@ -187,6 +187,9 @@ impl Part<'_> {
         let Some(mass) = &job.mass else {
             return;
         };
+        // SAFETY: as above; the mass of a head is written by its merge alone. It is zeroed here and not before the
+        // dispatch, so that no other thread has its lines.
+        unsafe { mass.heads[self.head].write_bytes(0, self.entries) };
         let first = (job.rows - mass.window) * job.group;
         let columns = self.columns - first;
         let stride = self.columns * BLOCK_ROWS;
@@ -206,7 +209,6 @@ impl Part<'_> {
                     group: job.group,
                     pooling: mass.pooling,
                     out: mass.heads[self.head].add(chunk * CHUNK),
-                    is_first: true,
                 });
             }
         }
