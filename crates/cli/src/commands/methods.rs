@@ -99,11 +99,7 @@ fn explain(method: &Method, printer: &Printer) -> anyhow::Result<()> {
             printer.line("")?;
             let rows: Vec<Vec<String>> = settings
                 .into_iter()
-                .map(
-                    |Setting {
-                         key, value, purpose, ..
-                     }| vec![key.to_owned(), value, purpose.to_owned()],
-                )
+                .map(|setting| vec![setting.key.to_owned(), setting.value, setting.purpose.to_owned()])
                 .collect();
             printer.table(&["key", "value", "what it is"], &rows, &[])?;
         }
@@ -163,11 +159,15 @@ fn settings(stage: Stage, rule: &Rule) -> Vec<Setting> {
         policy: rule.name.policy(stage),
     };
     let usual = usual.settings(stage);
-    let setting = |(key, value, purpose)| Setting {
-        changed: !usual.contains(&(key, String::clone(&value), purpose)),
-        key,
-        value,
-        purpose,
-    };
-    rule.settings(stage).into_iter().map(setting).collect()
+    let described = rule.settings(stage).into_iter().map(|setting| {
+        let changed = !usual.contains(&setting);
+        let (key, value, purpose) = setting;
+        Setting {
+            key,
+            value,
+            purpose,
+            changed,
+        }
+    });
+    described.collect()
 }
