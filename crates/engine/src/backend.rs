@@ -9,7 +9,7 @@ use inertiakv_kernels::attention::{
 };
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, NewRows, append_each};
 use inertiakv_kernels::limits::{self, Limits};
-use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul};
+use inertiakv_kernels::linear::{Activations, Linear, LinearError, WeightType, matmul_beside};
 use inertiakv_kernels::ops::{self, Activation, RopeAngles, RopeStyle};
 use inertiakv_kernels::threads::ThreadPool;
 
@@ -80,6 +80,20 @@ pub(crate) trait Backend: Send + Sync {
         x: &Self::Rows,
         rows: std::ops::Range<usize>,
         jobs: LinearJobs<'_, '_, Self>,
+    ) where
+        Self: Sized,
+    {
+        self.linear_beside(scratch, x, rows, jobs, &mut || ());
+    }
+    /// [`Backend::linear`], but the calling thread does something else first that does not use the backend, while the
+    /// device begins.
+    fn linear_beside(
+        &self,
+        scratch: &mut Self::Scratch,
+        x: &Self::Rows,
+        rows: std::ops::Range<usize>,
+        jobs: LinearJobs<'_, '_, Self>,
+        beside: &mut dyn FnMut(),
     ) where
         Self: Sized;
     fn add(&self, x: &mut Self::Rows, y: &Self::Rows);
@@ -205,12 +219,13 @@ impl Backend for CpuBackend {
         weight.out_features()
     }
 
-    fn linear(
+    fn linear_beside(
         &self,
         scratch: &mut Activations,
         x: &Vec<f32>,
         rows: std::ops::Range<usize>,
         jobs: LinearJobs<'_, '_, Self>,
+        beside: &mut dyn FnMut(),
     ) {
         let columns = jobs[0].0.in_features();
         let values = &x[rows.start * columns..rows.end * columns];
@@ -223,7 +238,7 @@ impl Backend for CpuBackend {
             .iter_mut()
             .map(|(weight, out)| (*weight, out.as_mut_slice()))
             .collect();
-        matmul(&self.pool, scratch, &mut jobs);
+        matmul_beside(&self.pool, scratch, &mut jobs, beside);
     }
 
     fn add(&self, x: &mut Vec<f32>, y: &Vec<f32>) {

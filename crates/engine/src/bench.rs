@@ -1,7 +1,7 @@
 //! How fast does a model run on this machine, and where does the time go?
 //!
 //! Every measurement prefills random tokens once per round and lets each method decode from a copy of that cache. The
-//! methods take turns of a few steps, so that a machine that slows down for a while slows all of them. Speed does not
+//! methods take turns of some steps, so that a machine that slows down for a while slows all of them. Speed does not
 //! depend on what the tokens say.
 
 use std::ops::ControlFlow;
@@ -18,9 +18,12 @@ use crate::{Engine, Error, RunReport, Session, memory};
 /// Steps after the first one that do not count: caches and branch predictors get used to the shorter cache.
 const WARM_UP_STEPS: usize = 2;
 
-/// Steps of one method before the next one's turn: a small part of a second. One more before them does not count, since
-/// it finds the processor's caches full of the other method's entries.
-const TURN: usize = 16;
+/// Steps of one method that count before the next one's turn: a small part of a second.
+const TURN: usize = 32;
+
+/// Steps before them that do not count: the processor's caches are full of another method's entries, and it takes about
+/// so many steps until they hold this one's again.
+const STEPS_TO_CHANGE: usize = 8;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -167,6 +170,7 @@ impl Engine {
             };
             let mut peak = None;
             let mut figures: Vec<Figures> = options.methods.iter().map(|_| Figures::default()).collect();
+            let mut order = Order::new(options.methods.len());
             for round in 0..options.rounds {
                 let prompts: Vec<Session> = (0..options.sequences)
                     .map(|sequence| {
@@ -191,9 +195,9 @@ impl Engine {
                     .collect::<Result<Vec<_>, Error>>()?;
                 for first in (0..options.tokens).step_by(TURN) {
                     let steps = TURN.min(options.tokens - first);
-                    races.iter_mut().try_for_each(|race| race.turn(steps))?;
-                    // Nobody always comes first.
-                    races.reverse();
+                    for race in order.turn() {
+                        races[race].turn(steps)?;
+                    }
                     part_done()?;
                 }
                 for race in races {
@@ -212,7 +216,8 @@ impl Engine {
             return Err(Error::NothingToMeasure);
         }
         let turns = options.tokens.div_ceil(TURN);
-        let steps = options.tokens.saturating_add(1 + WARM_UP_STEPS + turns);
+        let uncounted = turns.saturating_mul(STEPS_TO_CHANGE).saturating_add(1 + WARM_UP_STEPS);
+        let steps = options.tokens.saturating_add(uncounted);
         for &context in &options.contexts {
             if context == 0 {
                 return Err(Error::NoTokens);
@@ -269,6 +274,36 @@ impl Engine {
     }
 }
 
+/// Who runs when: a method starts with another's data in the caches, so each has to follow each of the others as often
+/// as the rest do. Two rounds of the circle are balanced so (Williams, "Experimental designs balanced for the estimation
+/// of residual effects of treatments", 1949).
+struct Order {
+    methods: usize,
+    turns: usize,
+}
+
+impl Order {
+    fn new(methods: usize) -> Self {
+        Self { methods, turns: 0 }
+    }
+
+    /// All methods in the order of the next turn.
+    fn turn(&mut self) -> Vec<usize> {
+        let methods = self.methods;
+        // 0, 1, n - 1, 2, n - 2, ...: every distance once.
+        let zigzag = (0..methods).map(|place| match place % 2 {
+            0 => methods - place / 2,
+            _ => place.div_ceil(2),
+        });
+        let mut order: Vec<usize> = zigzag.map(|method| (method + self.turns) % methods).collect();
+        if (self.turns / methods) % 2 == 1 {
+            order.reverse();
+        }
+        self.turns += 1;
+        order
+    }
+}
+
 /// What the rounds of one method gave.
 #[derive(Default)]
 struct Figures {
@@ -315,9 +350,11 @@ impl<'a> Race<'a> {
         Ok(race)
     }
 
-    /// One step that does not count, and as many as `count` that do.
+    /// The steps of a change, and as many as `count` that count.
     fn turn(&mut self, count: usize) -> Result<(), Error> {
-        self.step()?;
+        for _ in 0..STEPS_TO_CHANGE {
+            self.step()?;
+        }
         for _ in 0..count {
             let profile = self.step()?;
             self.time += profile.total;
@@ -417,7 +454,7 @@ fn spread(values: &[f64]) -> [f64; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::{BenchRow, ModelLimits, Share, median, spread};
+    use super::{BenchRow, ModelLimits, Order, Share, median, spread};
 
     #[test]
     fn achieved_shares_are_those_of_what_each_part_must_do() {
@@ -454,6 +491,27 @@ mod tests {
         let shares = [achieved.prefill, achieved.decode, achieved.matmul, achieved.attention];
         for (share, expected) in shares.into_iter().zip([0.5, 0.5, 0.625, 0.4]) {
             assert!((share - expected).abs() < 1e-12, "{achieved:?}");
+        }
+    }
+
+    #[test]
+    fn each_method_follows_each_other_as_often() {
+        for methods in 1..8 {
+            let mut order = Order::new(methods);
+            let mut follows = vec![vec![0; methods]; methods];
+            for _ in 0..2 * methods {
+                let turn = order.turn();
+                let mut sorted = turn.clone();
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..methods), "{turn:?}");
+                for pair in turn.windows(2) {
+                    follows[pair[0]][pair[1]] += 1;
+                }
+            }
+            for (before, row) in follows.iter().enumerate() {
+                let others = row.iter().enumerate().filter(|(after, _)| *after != before);
+                assert!(others.into_iter().all(|(_, &count)| count == 2), "{follows:?}");
+            }
         }
     }
 

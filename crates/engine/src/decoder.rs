@@ -85,7 +85,7 @@ pub(crate) trait Observer<B: Backend> {
     /// Called with the queries of the sequence's new rows, `[rows][heads][head_dim]`, before their rotation, where
     /// [`Observer::wants`] asked for them.
     fn plain_queries(&mut self, _layer: usize, _queries: &B::Rows, _range: Range<usize>) {}
-    /// Called right after the attention of a layer for which [`Observer::wants`] asked.
+    /// Called after the attention of a layer for which [`Observer::wants`] asked, and before the next one.
     fn observe(&mut self, layer: usize, seen: &Seen<'_, B>) -> Result<(), Error>;
 }
 
@@ -106,6 +106,8 @@ pub(crate) struct Capture {
     pub mass: Option<(GroupPooling, usize)>,
     /// The queries before their rotation.
     pub plain_queries: bool,
+    /// The observer does not use the backend, and so may look while the device goes on.
+    pub beside: bool,
 }
 
 /// Where the time of a forward pass went.
@@ -405,34 +407,27 @@ impl<B: Backend> Decoder<B> {
         backend.attend(index, self.shape, &work.queries, tasks, &mut work.attended);
         profile.attention += start.elapsed();
 
-        let start = Instant::now();
-        let mut first = 0;
-        for (sequence, mass) in sequences.iter_mut().zip(&work.masses) {
-            let range = first..first + sequence.tokens.len() * heads * head_dim;
-            first = range.end;
-            if let Some(observer) = &mut sequence.observer
-                && is_shown
-                && observer.wants(index).is_some()
-            {
-                let seen = Seen {
-                    cache: &*sequence.cache,
-                    queries: &work.queries,
-                    range,
-                    mass,
-                };
-                observer.observe(index, &seen)?;
+        let mut shown = Ok(());
+        let mut show = |beside| {
+            let start = Instant::now();
+            if is_shown && shown.is_ok() {
+                shown = show_layer(index, beside, &work.queries, heads * head_dim, &work.masses, sequences);
             }
-        }
-        profile.scoring += start.elapsed();
-
+            start.elapsed()
+        };
+        profile.scoring += show(false);
         let start = Instant::now();
-        backend.linear(
+        let mut scoring = Duration::ZERO;
+        backend.linear_beside(
             &mut work.scratch,
             &work.attended,
             0..rows,
             &mut [(&layer.attention_output.weight, &mut work.projected)],
+            &mut || scoring = show(true),
         );
-        profile.matmul += start.elapsed();
+        profile.matmul += start.elapsed() - scoring;
+        profile.scoring += scoring;
+        shown?;
         if let Some(bias) = &layer.attention_output.bias {
             backend.add_bias(&mut work.projected, bias);
         }
@@ -452,6 +447,34 @@ fn show_queries<B: Backend>(layer: usize, queries: &B::Rows, width: usize, seque
             observer.plain_queries(layer, queries, range);
         }
     }
+}
+
+/// Shows the layer to every sequence's observer that wants it, of those that can look beside the device or the others.
+fn show_layer<B: Backend>(
+    layer: usize,
+    beside: bool,
+    queries: &B::Rows,
+    width: usize,
+    masses: &[Mass],
+    sequences: &mut [Sequence<'_, B>],
+) -> Result<(), Error> {
+    let mut first = 0;
+    for (sequence, mass) in sequences.iter_mut().zip(masses) {
+        let range = first..first + sequence.tokens.len() * width;
+        first = range.end;
+        if let Some(observer) = &mut sequence.observer
+            && observer.wants(layer).is_some_and(|capture| capture.beside == beside)
+        {
+            let seen = Seen {
+                cache: &*sequence.cache,
+                queries,
+                range,
+                mass,
+            };
+            observer.observe(layer, &seen)?;
+        }
+    }
+    Ok(())
 }
 
 fn require_finite(finite: bool, place: std::fmt::Arguments<'_>) -> Result<(), Error> {

@@ -26,7 +26,7 @@ mod weight_type;
 use std::fmt;
 
 pub use activations::Activations;
-pub use matmul::{matmul, matmul_with};
+pub use matmul::{matmul, matmul_beside, matmul_with};
 pub use stored::StoredType;
 pub use weight_type::WeightType;
 

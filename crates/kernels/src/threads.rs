@@ -97,7 +97,17 @@ impl ThreadPool {
     /// # Panics
     /// If a task panics on any thread.
     pub fn run(&self, items: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.run_beside(items, task, &mut || ());
+    }
+
+    /// [`run`](Self::run), but the calling thread does something else first, while the others begin: what takes it long
+    /// costs as much less as they take off its share. Like a task, it must not call `run` of this pool.
+    ///
+    /// # Panics
+    /// If a task or `beside` panics.
+    pub fn run_beside(&self, items: usize, task: &(dyn Fn(usize) + Sync), beside: &mut dyn FnMut()) {
         if items <= 1 || self.workers.is_empty() {
+            beside();
             (0..items).for_each(task);
             return;
         }
@@ -123,6 +133,7 @@ impl ThreadPool {
             shared.wake.notify_all();
         }
         let finish = Finish { shared };
+        beside();
         shared.take_items(0, task);
         drop(finish);
         assert!(
@@ -292,6 +303,31 @@ mod tests {
     }
 
     #[test]
+    fn the_caller_does_something_else_once_while_the_others_begin() {
+        for threads in [1, 3] {
+            let pool = ThreadPool::new(threads);
+            for items in [0, 1, 100] {
+                let done = AtomicUsize::new(0);
+                let mut beside = 0;
+                pool.run_beside(
+                    items,
+                    &|_| {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    },
+                    &mut || {
+                        // With one more thread nothing waits for the caller.
+                        while threads > 1 && items > 1 && done.load(Ordering::Relaxed) < items {
+                            std::thread::yield_now();
+                        }
+                        beside += 1;
+                    },
+                );
+                assert_eq!((beside, done.into_inner()), (1, items));
+            }
+        }
+    }
+
+    #[test]
     fn sleeping_workers_wake_up() {
         let pool = ThreadPool::new(3);
         let count = AtomicUsize::new(0);
@@ -313,6 +349,10 @@ mod tests {
         assert!(outcome.is_err());
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             pool.run(8, &|_| panic!("every item"));
+        }));
+        assert!(outcome.is_err());
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            pool.run_beside(8, &|_| (), &mut || panic!("beside"));
         }));
         assert!(outcome.is_err());
         let count = AtomicUsize::new(0);

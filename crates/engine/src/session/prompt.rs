@@ -137,8 +137,8 @@ impl Observer<CpuBackend> for PromptWatch<'_> {
     fn wants(&self, _layer: usize) -> Option<Capture> {
         let needs = self.memory.needs;
         (needs.window > 0 || needs.statistics).then_some(Capture {
-            mass: None,
             plain_queries: needs.statistics,
+            ..Capture::default()
         })
     }
 

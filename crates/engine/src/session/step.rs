@@ -193,6 +193,7 @@ impl Observer<CpuBackend> for Step<'_> {
                 .mass
                 .then_some((group_pooling(self.needs.group_pooling), self.scored_queries())),
             plain_queries: false,
+            beside: true,
         })
     }
 

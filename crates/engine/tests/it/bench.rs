@@ -108,7 +108,7 @@ fn every_row_of_a_benchmark_is_measured() {
     let mut parts = Vec::new();
     // Two turns.
     let options = BenchOptions {
-        tokens: 20,
+        tokens: 40,
         ..options(&[60, 30])
     };
     let rows = engine
@@ -133,9 +133,9 @@ fn every_row_of_a_benchmark_is_measured() {
         }
         assert!(row.first_step_milliseconds > 0.0 && row.step_milliseconds > 0.0);
     }
-    // Twenty-five steps after the prefill: the first, two to warm up, one before each turn, twenty that count.
+    // 59 steps after the prefill: the first, two to warm up, eight before each turn, forty that count.
     let retained: Vec<usize> = rows.iter().map(|row| row.retained).collect();
-    assert_eq!(retained, [85, 30, 20, 6, 55, 15, 20, 3]);
+    assert_eq!(retained, [119, 30, 20, 6, 89, 15, 20, 3]);
 }
 
 #[test]

@@ -29,7 +29,21 @@ const ROWS_PER_ITEM: usize = 256;
 /// If the columns of `x` are not the input features of a weight, an output has the wrong length, or a weight needs
 /// floats and `x` was set without.
 pub fn matmul(pool: &ThreadPool, x: &Activations, jobs: &mut [(&Linear, &mut [f32])]) {
-    matmul_with(Isa::detect(), pool, x, jobs);
+    matmul_beside(pool, x, jobs, &mut || ());
+}
+
+/// [`matmul`], but the calling thread does something else first, while the others begin; see
+/// [`ThreadPool::run_beside`].
+///
+/// # Panics
+/// As [`matmul`], and if `beside` does.
+pub fn matmul_beside(
+    pool: &ThreadPool,
+    x: &Activations,
+    jobs: &mut [(&Linear, &mut [f32])],
+    beside: &mut dyn FnMut(),
+) {
+    run_jobs(Isa::detect(), pool, x, jobs, beside);
 }
 
 /// [`matmul`] on a chosen instruction set, for tests and benchmarks.
@@ -42,12 +56,23 @@ pub fn matmul_with(isa: Isa, pool: &ThreadPool, x: &Activations, jobs: &mut [(&L
         isa <= Isa::detect() || Isa::available().contains(&isa),
         "this machine has no {isa}"
     );
+    run_jobs(isa, pool, x, jobs, &mut || ());
+}
+
+/// Runs the jobs on a set that this machine has.
+fn run_jobs(
+    isa: Isa,
+    pool: &ThreadPool,
+    x: &Activations,
+    jobs: &mut [(&Linear, &mut [f32])],
+    beside: &mut dyn FnMut(),
+) {
     if x.rows() == 0 {
-        return;
+        return beside();
     }
     let tasks: Vec<Task> = jobs.iter_mut().map(|(linear, out)| Task::new(x, linear, out)).collect();
     let items = tasks.iter().map(|task| task.items).sum();
-    pool.run(items, &|mut item| {
+    let run_item = |mut item| {
         for task in &tasks {
             if item < task.items {
                 let unit = task.unit(x, item);
@@ -58,7 +83,8 @@ pub fn matmul_with(isa: Isa, pool: &ThreadPool, x: &Activations, jobs: &mut [(&L
             }
             item -= task.items;
         }
-    });
+    };
+    pool.run_beside(items, &run_item, beside);
 }
 
 /// A weight, its output, and how the work on them is divided.
