@@ -8,6 +8,8 @@ use super::{Linear, scalar};
 use crate::isa::Isa;
 use crate::threads::ThreadPool;
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
@@ -92,7 +94,7 @@ impl Unit<'_> {
     }
 
     /// The part of the unit for some of its groups.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn part(&self, groups: Range<usize>) -> Self {
         Self {
             groups,
@@ -182,6 +184,8 @@ unsafe fn run(isa: Isa, unit: &Unit) {
             Isa::Avx512 => avx512::run(unit),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::run(unit),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::run(unit),
             _ => scalar::run(unit),
         }
     }
