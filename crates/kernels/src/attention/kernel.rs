@@ -151,6 +151,8 @@ impl Kernels {
             Isa::Avx512 => &super::avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &super::avx2::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &super::neon::KERNELS,
             _ => &super::scalar::KERNELS,
         }
     }
