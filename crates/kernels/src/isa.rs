@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 pub enum Isa {
     /// Portable Rust, the reference for every other set.
     Scalar,
-    /// ARM (`aarch64`) with NEON and its dot products of bytes, which a few old processors lack: those use `Scalar`.
+    /// ARM (`aarch64`) with NEON and its dot products of bytes (`FEAT_DotProd`). Processors without them, such as
+    /// Cortex-A53 and A72, use [`Scalar`](Self::Scalar).
     Neon,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
