@@ -15,6 +15,8 @@ mod blocked;
 mod expected;
 mod job;
 mod kernel;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod reconstruct;
 mod scalar;
 mod split;

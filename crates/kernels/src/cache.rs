@@ -21,7 +21,9 @@ use crate::threads::{SharedMut, ThreadPool};
 
 pub use pool::KvPool;
 
-pub(crate) use layout::{BLOCK_ROWS, GROUP_DIMS, Layout};
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(crate) use layout::GROUP_DIMS;
+pub(crate) use layout::{BLOCK_ROWS, Layout};
 use mask::Mask;
 use pool::Block;
 

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-/// An instruction set that kernels are written for, from the plainest to the widest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// An instruction set that kernels are written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
     /// Portable Rust, the reference for every other set.
     Scalar,
+    /// ARM (`aarch64`) with NEON and its dot products of bytes (`FEAT_DotProd`). Processors without them, such as
+    /// Cortex-A53 and A72, use [`Scalar`](Self::Scalar).
+    Neon,
     /// x86-64 with AVX2, FMA and F16C.
     Avx2,
     /// x86-64 with AVX-512 F, BW, DQ, VL and VNNI.
@@ -15,49 +18,71 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// Best set of this machine, found once. `INERTIAKV_ISA=scalar|avx2|avx512` lowers it.
+    /// All sets, those of one architecture from the plainest to the widest.
+    const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
+
+    /// Best set of this machine, found once. `INERTIAKV_ISA=scalar|neon|avx2|avx512` chooses another one that it has.
     #[must_use]
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
         *DETECTED.get_or_init(|| {
-            let best = Self::available().into_iter().max().unwrap_or(Self::Scalar);
-            let cap = match std::env::var("INERTIAKV_ISA").as_deref() {
-                Ok("scalar") => Self::Scalar,
-                Ok("avx2") => Self::Avx2,
-                _ => Self::Avx512,
-            };
-            best.min(cap)
+            let name = std::env::var("INERTIAKV_ISA").unwrap_or_default();
+            Self::choose(&Self::available(), &name)
         })
     }
 
-    /// Every set that this machine can run, in ascending order.
+    /// The set of that name if it is among the available ones, else the last of them, which is the best.
+    fn choose(available: &[Self], name: &str) -> Self {
+        let named = available.iter().find(|set| set.name() == name);
+        named.or(available.last()).copied().unwrap_or(Self::Scalar)
+    }
+
+    /// Every set that this machine can run, the best one last.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        let mut sets = vec![Self::Scalar];
-        #[cfg(target_arch = "x86_64")]
-        {
-            let avx2 =
-                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
-            if avx2 {
-                sets.push(Self::Avx2);
+        Self::ALL.into_iter().filter(|set| set.is_available()).collect()
+    }
+
+    /// Whether this machine can run the set.
+    pub(crate) fn is_available(self) -> bool {
+        match self {
+            Self::Scalar => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => {
+                std::arch::is_aarch64_feature_detected!("neon") && std::arch::is_aarch64_feature_detected!("dotprod")
             }
-            if avx2
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512vnni")
-            {
-                sets.push(Self::Avx512);
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                Self::Avx2.is_available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            // Those of other architectures.
+            _ => false,
         }
-        sets
+    }
+
+    /// As `INERTIAKV_ISA` and reports spell it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Scalar => "scalar",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
     }
 }
 
 /// Compiles a function of plain loops for every instruction set and calls the best one. An `unsafe fn` is called with
 /// the set to use, which the machine must have, before its arguments. Without fused multiply-add, all sets agree to the
-/// last bit.
+/// last bit. NEON belongs to every `aarch64`, so there the plain compilation uses it.
 macro_rules! vectorised {
     ($(#[$doc:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$doc])*
@@ -74,20 +99,20 @@ macro_rules! vectorised {
             fn body($($argument: $type),*) $body
 
             #[cfg(target_arch = "x86_64")]
-            {
-                #[target_feature(enable = "avx2,fma")]
-                fn avx2($($argument: $type),*) { body($($argument),*) }
-                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-                fn avx512($($argument: $type),*) { body($($argument),*) }
-                match isa {
-                    $crate::isa::Isa::Scalar => {}
-                    // SAFETY: the machine has the set, by the caller.
-                    $crate::isa::Isa::Avx2 => return unsafe { avx2($($argument),*) },
-                    // SAFETY: as above.
-                    $crate::isa::Isa::Avx512 => return unsafe { avx512($($argument),*) },
-                }
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2($($argument: $type),*) { body($($argument),*) }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($argument: $type),*) { body($($argument),*) }
+            match isa {
+                // SAFETY: the machine has the set, by the caller.
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx2 => unsafe { avx2($($argument),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::isa::Isa::Avx512 => unsafe { avx512($($argument),*) },
+                _ => body($($argument),*),
             }
-            body($($argument),*);
         }
     };
 }
@@ -95,11 +120,7 @@ pub(crate) use vectorised;
 
 impl fmt::Display for Isa {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Scalar => "scalar",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-        })
+        formatter.write_str(self.name())
     }
 }
 
@@ -110,5 +131,23 @@ mod tests {
     #[test]
     fn detected_set_is_available() {
         assert!(Isa::available().contains(&Isa::detect()));
+        assert_eq!(Isa::available()[0], Isa::Scalar);
+    }
+
+    #[test]
+    fn only_a_set_that_the_machine_has_is_chosen_by_name() {
+        for (available, best) in [
+            (&[Isa::Scalar][..], Isa::Scalar),
+            (&[Isa::Scalar, Isa::Neon], Isa::Neon),
+            (&[Isa::Scalar, Isa::Avx2], Isa::Avx2),
+            (&[Isa::Scalar, Isa::Avx2, Isa::Avx512], Isa::Avx512),
+        ] {
+            for set in Isa::ALL {
+                let expected = if available.contains(&set) { set } else { best };
+                assert_eq!(Isa::choose(available, &set.to_string()), expected);
+            }
+            assert_eq!(Isa::choose(available, ""), best);
+            assert_eq!(Isa::choose(available, "sse"), best);
+        }
     }
 }

@@ -11,5 +11,7 @@ pub mod isa;
 pub mod limits;
 pub mod linear;
 pub mod mapped;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 pub mod ops;
 pub mod threads;

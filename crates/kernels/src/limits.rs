@@ -7,6 +7,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use std::hint::black_box;
@@ -56,6 +58,8 @@ impl Loops {
             Isa::Avx512 => &avx512::LOOPS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &avx2::LOOPS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &neon::LOOPS,
             _ => &scalar::LOOPS,
         }
     }

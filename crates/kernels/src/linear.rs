@@ -19,6 +19,8 @@ pub mod encode;
 mod gguf;
 mod layout;
 mod matmul;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 mod stored;
 mod weight_type;

@@ -145,15 +145,14 @@ pub(super) struct Kernels {
 impl Kernels {
     /// The kernels of a set, which this machine must have.
     pub(super) fn of(isa: Isa) -> &'static Self {
-        assert!(
-            isa <= Isa::detect() || Isa::available().contains(&isa),
-            "{isa} is not available"
-        );
+        assert!(isa == Isa::detect() || isa.is_available(), "{isa} is not available");
         match isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => &super::avx512::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => &super::avx2::KERNELS,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &super::neon::KERNELS,
             _ => &super::scalar::KERNELS,
         }
     }

@@ -2,6 +2,8 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 use super::layout::BLOCK;
 use crate::isa::Isa;
@@ -139,6 +141,9 @@ fn quantise_row(isa: Isa, x: &[f32], blocks: &mut [TileBlock<1>]) {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the set is available, and it includes AVX2.
             Isa::Avx2 | Isa::Avx512 => unsafe { avx2::single(values, block) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: the set is available.
+            Isa::Neon => unsafe { neon::single(values, block) },
             _ => quantise_block(values, block, 0),
         }
     }
@@ -157,6 +162,9 @@ fn quantise_tile(isa: Isa, x: &[f32], columns: usize, blocks: &mut [TileBlock<TI
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the set is available, and it includes AVX2.
             Isa::Avx2 | Isa::Avx512 => unsafe { avx2::tile(values, block) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: the set is available.
+            Isa::Neon => unsafe { neon::tile(values, block) },
             _ => (0..TILE).for_each(|row| quantise_block(values[row], block, row)),
         }
     }

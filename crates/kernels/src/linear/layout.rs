@@ -176,13 +176,13 @@ impl Layout {
     }
 
     /// Where the scales of a group start.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn scales_at(&self) -> usize {
         self.scales_at
     }
 
     /// Where the scales of the super-blocks of a group start.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn supers_at(&self) -> usize {
         self.supers_at
     }

@@ -8,6 +8,8 @@ use super::{Linear, scalar};
 use crate::isa::Isa;
 use crate::threads::ThreadPool;
 
+#[cfg(target_arch = "aarch64")]
+use super::neon;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
@@ -37,12 +39,7 @@ pub fn matmul(pool: &ThreadPool, x: &Activations, jobs: &mut [(&Linear, &mut [f3
 ///
 /// # Panics
 /// As [`matmul`], and if `beside` does.
-pub fn matmul_beside(
-    pool: &ThreadPool,
-    x: &Activations,
-    jobs: &mut [(&Linear, &mut [f32])],
-    beside: &mut dyn FnMut(),
-) {
+pub fn matmul_beside(pool: &ThreadPool, x: &Activations, jobs: &mut [(&Linear, &mut [f32])], beside: &mut dyn FnMut()) {
     run_jobs(Isa::detect(), pool, x, jobs, beside);
 }
 
@@ -52,10 +49,7 @@ pub fn matmul_beside(
 /// As [`matmul`], and if this machine lacks the set.
 #[doc(hidden)]
 pub fn matmul_with(isa: Isa, pool: &ThreadPool, x: &Activations, jobs: &mut [(&Linear, &mut [f32])]) {
-    assert!(
-        isa <= Isa::detect() || Isa::available().contains(&isa),
-        "this machine has no {isa}"
-    );
+    assert!(isa.is_available(), "this machine has no {isa}");
     run_jobs(isa, pool, x, jobs, &mut || ());
 }
 
@@ -121,7 +115,7 @@ impl Unit<'_> {
     }
 
     /// The part of the unit for some of its groups.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(super) fn part(&self, groups: Range<usize>) -> Self {
         Self {
             groups,
@@ -211,6 +205,8 @@ unsafe fn run(isa: Isa, unit: &Unit) {
             Isa::Avx512 => avx512::run(unit),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::run(unit),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::run(unit),
             _ => scalar::run(unit),
         }
     }
