@@ -125,8 +125,9 @@ pub(crate) trait Backend: Send + Sync {
     );
     /// Copies the rows of these indices, one after the other.
     fn gather(&self, rows: &Self::Rows, width: usize, indices: &[usize], out: &mut Self::Rows);
-    /// Copies rows of `width` to the host, one to each vector; says whether all of their numbers are finite.
-    fn read_rows(&self, rows: &Self::Rows, width: usize, out: &mut [&mut Vec<f32>]) -> bool;
+    /// Moves rows of `width` to the host, one to each vector; says whether all of their numbers are finite. What `rows` has
+    /// afterwards is of no use.
+    fn take_rows(&self, rows: &mut Self::Rows, width: usize, out: &mut [&mut Vec<f32>]) -> bool;
     /// Copies numbers to the host.
     fn read(&self, rows: &Self::Rows, range: std::ops::Range<usize>, out: &mut Vec<f32>);
 }
@@ -334,7 +335,15 @@ impl Backend for CpuBackend {
         }
     }
 
-    fn read_rows(&self, rows: &Vec<f32>, width: usize, out: &mut [&mut Vec<f32>]) -> bool {
+    fn take_rows(&self, rows: &mut Vec<f32>, width: usize, out: &mut [&mut Vec<f32>]) -> bool {
+        if let [out] = out
+            && rows.len() == width
+            && rows.capacity() < 2 * width
+        {
+            // No copy; but nobody is to keep the memory of many rows for the sake of one.
+            std::mem::swap(rows, out);
+            return ops::all_finite(out);
+        }
         ops::read_rows(&self.pool, rows, width, out)
     }
 

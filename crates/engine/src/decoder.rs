@@ -269,7 +269,7 @@ impl<B: Backend> Decoder<B> {
         let product = Instant::now();
         self.project(backend, work, 0..lasts.len());
         profile.matmul += product.elapsed();
-        let finite = backend.read_rows(&work.logits, self.vocabulary, out);
+        let finite = backend.take_rows(&mut work.logits, self.vocabulary, out);
         profile.total += start.elapsed();
         require_finite(finite, format_args!("the output layer"))
     }
@@ -425,7 +425,7 @@ impl<B: Backend> Decoder<B> {
             &mut [(&layer.attention_output.weight, &mut work.projected)],
             &mut || scoring = show(true),
         );
-        profile.matmul += start.elapsed() - scoring;
+        profile.matmul += start.elapsed().saturating_sub(scoring);
         profile.scoring += scoring;
         shown?;
         if let Some(bias) = &layer.attention_output.bias {

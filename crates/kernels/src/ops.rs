@@ -144,7 +144,7 @@ pub enum Activation {
 pub fn gate_mul(pool: &ThreadPool, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "one factor for each gate");
     // An exponential each: worth handing out for a few rows.
-    let width = up.len().min(256);
+    let width = up.len().min(128);
     for_rows(pool, gate, width.max(1), &|first, gate| {
         let up = &up[first * width..first * width + gate.len()];
         match activation {

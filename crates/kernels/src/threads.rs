@@ -5,14 +5,25 @@
 //! and then helps the others: so it reads memory in one stream and finds what it wrote in the last job in its own cache.
 //! Who runs which item in the end is open, and results must not depend on it. A worker that comes when the items are
 //! gone is not waited for: on a busy machine the caller does the work alone.
+//!
+//! What a job costs is cache lines that go from core to core, some 0.1 microseconds each. A worker reads one to learn of
+//! a job ([`Slot`]), and otherwise writes only its own ([`Seat`]), at which the others look once they are out of items.
 
+use std::cell::UnsafeCell;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 /// How often a waiting thread looks before it sleeps: about 50 microseconds.
 const SPINS: u32 = 4_000;
+
+/// The number of a job that nobody has to do.
+const FIRST: u64 = 1;
+
+/// Bits of a claim that count items; the others tell jobs apart.
+const ITEM_BITS: u32 = 24;
 
 /// A fixed set of threads that run one job at a time. The calling thread is one of them.
 pub struct ThreadPool {
@@ -23,35 +34,45 @@ pub struct ThreadPool {
 }
 
 struct Shared {
-    /// Number of jobs published so far.
-    generation: AtomicU64,
-    job: Mutex<Option<Job>>,
-    wake: Condvar,
-    sleepers: AtomicUsize,
+    slot: Slot,
     /// One per thread, the caller's first.
-    runs: Vec<Run>,
-    /// Workers that are in the current job. Grows only under the lock of `job`, while there is one.
-    running: AtomicUsize,
+    seats: Vec<Seat>,
+    /// Held by those who fall asleep and by who wakes them.
+    bed: Mutex<()>,
+    wake: Condvar,
     panicked: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Neighbouring items that one thread takes first, on a cache line of their own.
+/// The current job, on a cache line of its own.
+#[repr(align(128))]
+struct Slot {
+    /// Odd: the number of the last job. Even: a job is being written.
+    state: AtomicU64,
+    items: AtomicUsize,
+    /// Valid while any item of the job is unfinished. Written only while no thread is busy.
+    task: UnsafeCell<Option<Task>>,
+    sleepers: AtomicUsize,
+}
+
+/// The place of a thread, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Run {
-    next: AtomicUsize,
-    end: AtomicUsize,
+struct Seat {
+    /// The next item of this thread's run, behind the number of the job: of any other job none has been taken.
+    claim: AtomicU64,
+    /// The job that the worker is in, 0 if none.
+    busy: AtomicU64,
 }
 
-/// The closure of the current job with its lifetime removed; `run` keeps it alive until every worker is done.
-#[derive(Clone, Copy)]
-struct Job {
-    task: *const (dyn Fn(usize) + Sync),
-}
+/// The closure of a job with its lifetime removed.
+type Task = *const (dyn Fn(usize) + Sync);
 
-// SAFETY: the pointee is `Sync`, and `ThreadPool::run` outlives every use of the pointer.
-unsafe impl Send for Job {}
+// SAFETY: the task is `Sync`. It is written by one thread at a time (`ThreadPool::turn`) while no worker is busy, and read
+// by who has claimed an item, which `ThreadPool::run_beside` waits for.
+unsafe impl Sync for Shared {}
+// SAFETY: as above.
+unsafe impl Send for Shared {}
 
 impl ThreadPool {
     /// Pool of `threads` threads in all, at least one; one thread means that jobs run in the caller. Where the system
@@ -59,12 +80,15 @@ impl ThreadPool {
     #[must_use]
     pub fn new(threads: usize) -> Self {
         let shared = Arc::new(Shared {
-            generation: AtomicU64::new(0),
-            job: Mutex::new(None),
+            slot: Slot {
+                state: AtomicU64::new(FIRST),
+                items: AtomicUsize::new(0),
+                task: UnsafeCell::new(None),
+                sleepers: AtomicUsize::new(0),
+            },
+            seats: (0..threads.max(1)).map(|_| Seat::default()).collect(),
+            bed: Mutex::new(()),
             wake: Condvar::new(),
-            sleepers: AtomicUsize::new(0),
-            runs: (0..threads.max(1)).map(|_| Run::default()).collect(),
-            running: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         });
@@ -95,7 +119,7 @@ impl ThreadPool {
     /// A task must not call `run` of its own pool: it would wait for itself.
     ///
     /// # Panics
-    /// If a task panics on any thread.
+    /// If a task panics on any thread, or there are more than 2²⁴ - 1 items.
     pub fn run(&self, items: usize, task: &(dyn Fn(usize) + Sync)) {
         self.run_beside(items, task, &mut || ());
     }
@@ -104,37 +128,26 @@ impl ThreadPool {
     /// costs as much less as they take off its share. Like a task, it must not call `run` of this pool.
     ///
     /// # Panics
-    /// If a task or `beside` panics.
+    /// As [`run`](Self::run), and if `beside` does.
     pub fn run_beside(&self, items: usize, task: &(dyn Fn(usize) + Sync), beside: &mut dyn FnMut()) {
         if items <= 1 || self.workers.is_empty() {
             beside();
             (0..items).for_each(task);
             return;
         }
+        assert!(items < 1 << ITEM_BITS, "{items} items are too many for one job");
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. `Finish` waits for all workers before this frame ends, also on a panic,
-        // and clears the job.
-        let task_pointer: *const (dyn Fn(usize) + Sync) =
-            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
-        let threads = shared.runs.len();
-        for (index, run) in shared.runs.iter().enumerate() {
-            run.next.store((index * items).div_ceil(threads), Ordering::Relaxed);
-            run.end
-                .store(((index + 1) * items).div_ceil(threads), Ordering::Relaxed);
-        }
         // A job that panicked in the caller too has not been asked about its workers.
         shared.panicked.store(false, Ordering::Relaxed);
-        *shared.job.lock().unwrap_or_else(PoisonError::into_inner) = Some(Job { task: task_pointer });
-        shared.generation.fetch_add(1, Ordering::SeqCst);
-        if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            // Taking the lock orders this wake-up after the check of a worker that is about to sleep.
-            drop(shared.job.lock().unwrap_or_else(PoisonError::into_inner));
-            shared.wake.notify_all();
-        }
-        let finish = Finish { shared };
+        // SAFETY: only the lifetime changes. `Finish` sees to it that all items are claimed and finished before this frame
+        // ends, also on a panic.
+        let task_pointer: Task =
+            unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(task) };
+        let job = shared.publish(items, task_pointer);
+        let finish = Finish { shared, job, items };
         beside();
-        shared.take_items(0, task);
+        shared.take_items(0, job, items, task);
         drop(finish);
         assert!(
             !shared.panicked.swap(false, Ordering::Relaxed),
@@ -146,8 +159,10 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.generation.fetch_add(1, Ordering::SeqCst);
-        drop(self.shared.job.lock().unwrap_or_else(PoisonError::into_inner));
+        let state = self.shared.slot.state.load(Ordering::Relaxed);
+        // A job that nobody enters.
+        self.shared.slot.state.store(state + 2, Ordering::SeqCst);
+        drop(self.shared.bed.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.wake.notify_all();
         for worker in self.workers.drain(..) {
             let _ = worker.join();
@@ -155,87 +170,146 @@ impl Drop for ThreadPool {
     }
 }
 
-/// Closes the job and waits for the workers in it when dropped, so that a panic in the caller's share cannot free a
-/// closure still in use.
+/// Waits for the workers when dropped, so that a panic in the caller's share cannot free a closure still in use.
 struct Finish<'a> {
     shared: &'a Shared,
+    job: u64,
+    items: usize,
 }
 
 impl Drop for Finish<'_> {
     fn drop(&mut self) {
-        *self.shared.job.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let mut spins = 0;
-        while self.shared.running.load(Ordering::Acquire) > 0 {
-            spins += 1;
-            if spins < SPINS {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
+        let Self { shared, job, items } = *self;
+        // After a panic there may be items left, which nobody is to run any more.
+        shared.take_items(0, job, items, &|_| ());
+        // Who has claimed an item was busy before; who comes later finds none.
+        shared.wait_while_busy(job);
     }
 }
 
 impl Shared {
-    /// The run of thread `index` first, then what the others have left.
-    fn take_items(&self, index: usize, task: &(dyn Fn(usize) + Sync)) {
-        let (before, from) = self.runs.split_at(index);
-        for run in from.iter().chain(before) {
-            let end = run.end.load(Ordering::Relaxed);
-            // Reading is cheap with many threads, where counting up is not.
-            while run.next.load(Ordering::Relaxed) < end {
-                let item = run.next.fetch_add(1, Ordering::Relaxed);
-                if item >= end {
-                    break;
+    /// Opens a job for the workers; returns its number.
+    fn publish(&self, items: usize, task: Task) -> u64 {
+        let before = self.slot.state.load(Ordering::Relaxed);
+        // Either a late worker sees that the last job is over, or it is seen to be busy with it.
+        self.slot.state.store(before + 1, Ordering::SeqCst);
+        self.wait_while_busy(before);
+        // SAFETY: no worker is busy, and none becomes so while the state is even; callers take turns.
+        unsafe { *self.slot.task.get() = Some(task) };
+        self.slot.items.store(items, Ordering::Relaxed);
+        let job = before + 2;
+        self.slot.state.store(job, Ordering::SeqCst);
+        if self.slot.sleepers.load(Ordering::SeqCst) > 0 {
+            // Taking the lock orders this wake-up after the check of a worker that is about to sleep.
+            drop(self.bed.lock().unwrap_or_else(PoisonError::into_inner));
+            self.wake.notify_all();
+        }
+        job
+    }
+
+    fn wait_while_busy(&self, job: u64) {
+        for seat in &self.seats[1..] {
+            let mut spins = 0;
+            while seat.busy.load(Ordering::SeqCst) == job {
+                spins += 1;
+                if spins < SPINS {
+                    std::hint::spin_loop();
+                } else {
+                    std::thread::yield_now();
                 }
+            }
+        }
+    }
+
+    /// Takes the run of thread `index` first, then what the others have left.
+    fn take_items(&self, index: usize, job: u64, items: usize, task: &(dyn Fn(usize) + Sync)) {
+        let threads = self.seats.len();
+        for owner in (index..threads).chain(0..index) {
+            let run = (owner * items).div_ceil(threads)..((owner + 1) * items).div_ceil(threads);
+            while let Some(item) = self.seats[owner].claim(job, &run) {
                 task(item);
             }
         }
     }
 
     fn work(&self, index: usize) {
-        let mut seen = 0;
+        let seat = &self.seats[index];
+        let mut job = FIRST;
         loop {
-            seen = self.wait_for_job(seen);
+            job = self.wait_for_job(job);
             if self.stop.load(Ordering::SeqCst) {
                 return;
             }
-            let job = {
-                let job = self.job.lock().unwrap_or_else(PoisonError::into_inner);
-                let Some(job) = *job else { continue };
-                // Under the lock: whoever closes the job afterwards sees this worker in it.
-                self.running.fetch_add(1, Ordering::Relaxed);
-                job
-            };
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                // SAFETY: this worker counts in `running`, and `run` does not return before that is zero again.
-                self.take_items(index, unsafe { &*job.task });
-            }));
-            if outcome.is_err() {
-                self.panicked.store(true, Ordering::Relaxed);
+            seat.busy.store(job, Ordering::SeqCst);
+            // See `publish`.
+            if self.slot.state.load(Ordering::SeqCst) == job {
+                let items = self.slot.items.load(Ordering::Relaxed);
+                let run_item = |item| {
+                    // SAFETY: an item of this job is claimed, so the task is there until this worker is not busy any more.
+                    if let Some(task) = unsafe { *self.slot.task.get() } {
+                        // SAFETY: as above.
+                        unsafe { (*task)(item) };
+                    }
+                };
+                let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                    self.take_items(index, job, items, &run_item);
+                }));
+                if outcome.is_err() {
+                    self.panicked.store(true, Ordering::Relaxed);
+                }
             }
-            self.running.fetch_sub(1, Ordering::Release);
+            seat.busy.store(0, Ordering::Release);
         }
     }
 
-    /// Returns the generation of the next job after `seen`.
+    /// The number of the next job after `seen`.
     fn wait_for_job(&self, seen: u64) -> u64 {
+        let is_new = |state: u64| state % 2 == 1 && state != seen;
         for _ in 0..SPINS {
-            let generation = self.generation.load(Ordering::Acquire);
-            if generation != seen {
-                return generation;
+            let state = self.slot.state.load(Ordering::Acquire);
+            if is_new(state) {
+                return state;
             }
             std::hint::spin_loop();
         }
-        let mut guard = self.job.lock().unwrap_or_else(PoisonError::into_inner);
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let mut guard = self.bed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.slot.sleepers.fetch_add(1, Ordering::SeqCst);
         loop {
-            let generation = self.generation.load(Ordering::SeqCst);
-            if generation != seen {
-                self.sleepers.fetch_sub(1, Ordering::SeqCst);
-                return generation;
+            let state = self.slot.state.load(Ordering::SeqCst);
+            if is_new(state) {
+                self.slot.sleepers.fetch_sub(1, Ordering::SeqCst);
+                return state;
             }
             guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Seat {
+    /// Claims the next item of this thread's run in a job.
+    fn claim(&self, job: u64, run: &Range<usize>) -> Option<usize> {
+        const ITEM: u64 = (1 << ITEM_BITS) - 1;
+        let job = job << ITEM_BITS;
+        // Acquire and release: who finds the run taken knows of those who took it that they are busy.
+        let mut claim = self.claim.load(Ordering::Acquire);
+        loop {
+            let item = if claim & !ITEM == job {
+                (claim & ITEM) as usize
+            } else {
+                run.start
+            };
+            // Looking is cheap with many threads, where claiming is not.
+            if item >= run.end {
+                return None;
+            }
+            let next = job | (item as u64 + 1);
+            match self
+                .claim
+                .compare_exchange_weak(claim, next, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return Some(item),
+                Err(now) => claim = now,
+            }
         }
     }
 }
@@ -298,6 +372,32 @@ mod tests {
                     unsafe { shared.part(item, 1)[0] += 1 };
                 });
                 assert!(hits.iter().all(|&count| count == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn many_short_jobs_lose_nothing_and_see_what_the_last_one_wrote() {
+        // More threads than cores: workers come late, or when the next job is being written.
+        for threads in [2, 7] {
+            let pool = ThreadPool::new(threads);
+            let mut numbers = vec![0_u32; 11];
+            for job in 0..5_000 {
+                let items = 2 + job % 10;
+                let before = numbers.clone();
+                let shared = SharedMut::new(&mut numbers);
+                pool.run(items, &|item| {
+                    // SAFETY: every item is its own part.
+                    let number = &mut unsafe { shared.part(item, 1) }[0];
+                    assert_eq!(*number, before[item]);
+                    *number += 1;
+                });
+                let expected = before.iter().enumerate();
+                let expected = expected.map(|(item, number)| number + u32::from(item < items));
+                assert!(
+                    numbers.iter().copied().eq(expected),
+                    "job {job}: {before:?} became {numbers:?}"
+                );
             }
         }
     }

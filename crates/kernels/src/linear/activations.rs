@@ -134,8 +134,9 @@ impl Activations {
 
 /// Quantises the only row.
 fn quantise_row(isa: Isa, x: &[f32], blocks: &mut [TileBlock<1>]) {
+    // Only the last run may end early.
+    let mut padded = [0.0; BLOCK];
     for (index, block) in blocks.iter_mut().enumerate() {
-        let mut padded = [0.0; BLOCK];
         let values = run_of(x, index, &mut padded);
         match isa {
             #[cfg(target_arch = "x86_64")]
@@ -152,8 +153,8 @@ fn quantise_row(isa: Isa, x: &[f32], blocks: &mut [TileBlock<1>]) {
 /// Quantises up to a tile of rows of `columns` values; rows that are not there are zeros.
 fn quantise_tile(isa: Isa, x: &[f32], columns: usize, blocks: &mut [TileBlock<TILE>]) {
     let rows: [&[f32]; TILE] = std::array::from_fn(|row| x.get(row * columns..(row + 1) * columns).unwrap_or_default());
+    let mut padded = [[0.0; BLOCK]; TILE];
     for (index, block) in blocks.iter_mut().enumerate() {
-        let mut padded = [[0.0; BLOCK]; TILE];
         let mut values = [&[0.0; BLOCK]; TILE];
         for ((values, row), padded) in values.iter_mut().zip(rows).zip(&mut padded) {
             *values = run_of(row, index, padded);
@@ -170,7 +171,7 @@ fn quantise_tile(isa: Isa, x: &[f32], columns: usize, blocks: &mut [TileBlock<TI
     }
 }
 
-/// Run `index` of 32 values of a row, in `padded` where the row ends within it.
+/// Run `index` of 32 values of a row, in `padded`, which has zeros, where the row ends within it.
 fn run_of<'a>(row: &'a [f32], index: usize, padded: &'a mut [f32; BLOCK]) -> &'a [f32; BLOCK] {
     let run = row.get(index * BLOCK..).unwrap_or_default();
     if let Some(run) = run.first_chunk() {
