@@ -117,7 +117,8 @@ pub struct Profile {
     pub matmul: Duration,
     /// Attention, the capture of its mass included.
     pub attention: Duration,
-    /// Turning mass and norms into scores and utilities.
+    /// Turning mass and norms into scores and utilities: the calling thread's time, in which the others have begun with the
+    /// next linear layer.
     pub scoring: Duration,
     /// Choosing what to evict, and evicting it.
     pub eviction: Duration,

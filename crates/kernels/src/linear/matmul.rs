@@ -81,6 +81,30 @@ fn run_jobs(
     pool.run_beside(items, &run_item, beside);
 }
 
+/// Calls one of two functions that are compiled once per storage format: the first for quantised weights, the second for
+/// floats.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! by_format {
+    ($unit:expr, $quantised:ident, $floats:ident) => {{
+        use $crate::linear::{WeightType, layout::format};
+        match $unit.layout.weight_type() {
+            WeightType::Q4_0 => $quantised::<{ format::Q4_0 }>($unit),
+            WeightType::Q4_1 => $quantised::<{ format::Q4_1 }>($unit),
+            WeightType::Q5_0 => $quantised::<{ format::Q5_0 }>($unit),
+            WeightType::Q5_1 => $quantised::<{ format::Q5_1 }>($unit),
+            WeightType::Q8_0 => $quantised::<{ format::Q8_0 }>($unit),
+            WeightType::Q4K => $quantised::<{ format::Q4K }>($unit),
+            WeightType::Q5K => $quantised::<{ format::Q5K }>($unit),
+            WeightType::Q6K => $quantised::<{ format::Q6K }>($unit),
+            WeightType::F16 => $floats::<{ format::F16 }>($unit),
+            WeightType::BF16 => $floats::<{ format::BF16 }>($unit),
+            WeightType::F32 => $floats::<{ format::F32 }>($unit),
+        }
+    }};
+}
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(super) use by_format;
+
 /// A weight, its output, and how the work on them is divided.
 struct Task<'a> {
     linear: &'a Linear,

@@ -22,10 +22,9 @@ use std::arch::aarch64::*;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::WeightType;
 use super::activations::{TILE, TileBlock};
 use super::layout::{GROUP, Layout, format};
-use super::matmul::{PANEL_GROUPS, Unit};
+use super::matmul::{PANEL_GROUPS, Unit, by_format};
 use crate::neon::sdot;
 
 /// Blocks of a panel: with two groups 20 KiB of unpacked weights, which stay in the first-level cache.
@@ -44,21 +43,7 @@ type Floats = [float32x4_t; 2];
 /// The machine has NEON and its dot products; the rest as for `scalar::run`.
 pub(super) unsafe fn run(unit: &Unit) {
     // SAFETY: as promised by the caller.
-    unsafe {
-        match unit.layout.weight_type() {
-            WeightType::Q4_0 => quantised::<{ format::Q4_0 }>(unit),
-            WeightType::Q4_1 => quantised::<{ format::Q4_1 }>(unit),
-            WeightType::Q5_0 => quantised::<{ format::Q5_0 }>(unit),
-            WeightType::Q5_1 => quantised::<{ format::Q5_1 }>(unit),
-            WeightType::Q8_0 => quantised::<{ format::Q8_0 }>(unit),
-            WeightType::Q4K => quantised::<{ format::Q4K }>(unit),
-            WeightType::Q5K => quantised::<{ format::Q5K }>(unit),
-            WeightType::Q6K => quantised::<{ format::Q6K }>(unit),
-            WeightType::F16 => floats::<{ format::F16 }>(unit),
-            WeightType::BF16 => floats::<{ format::BF16 }>(unit),
-            WeightType::F32 => floats::<{ format::F32 }>(unit),
-        }
-    }
+    unsafe { by_format!(unit, quantised, floats) }
 }
 
 /// # Safety
