@@ -212,7 +212,7 @@ impl Engine {
     }
 
     fn check_bench(&self, options: &BenchOptions) -> Result<(), Error> {
-        if options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
+        if options.methods.is_empty() || options.tokens == 0 || options.rounds == 0 || options.sequences == 0 {
             return Err(Error::NothingToMeasure);
         }
         let turns = options.tokens.div_ceil(TURN);

@@ -111,7 +111,7 @@ pub enum Error {
     },
     #[error("the machine's limits cannot be measured: {0}")]
     Measurement(LinearError),
-    #[error("nothing would be measured; ask for at least one token, one round and one sequence")]
+    #[error("nothing would be measured; ask for at least one method, one token, one round and one sequence")]
     NothingToMeasure,
     #[error("perplexity over no windows is not defined; ask for at least one")]
     NoWindows,

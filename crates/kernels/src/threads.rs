@@ -416,7 +416,7 @@ mod tests {
                     },
                     &mut || {
                         // With one more thread nothing waits for the caller.
-                        while threads > 1 && items > 1 && done.load(Ordering::Relaxed) < items {
+                        while pool.threads() > 1 && items > 1 && done.load(Ordering::Relaxed) < items {
                             std::thread::yield_now();
                         }
                         beside += 1;

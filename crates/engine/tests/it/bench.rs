@@ -152,6 +152,11 @@ fn what_cannot_be_measured_is_refused_at_once() {
         ..options(&[20])
     };
     assert!(matches!(bench(&nothing), Err(Error::NothingToMeasure)));
+    let nobody = BenchOptions {
+        methods: Vec::new(),
+        ..options(&[20])
+    };
+    assert!(matches!(bench(&nobody), Err(Error::NothingToMeasure)));
     let apart = BenchOptions {
         methods: vec!["snapkv:interval=64".parse().expect("a method")],
         ..options(&[20])

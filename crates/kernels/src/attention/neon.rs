@@ -43,15 +43,13 @@ pub(super) static KERNELS: Kernels = Kernels {
 /// A stored number.
 trait Number: Copy {
     /// Whether stored numbers are to be multiplied by scales.
-    const SCALED: bool;
+    const SCALED: bool = false;
     /// Eight stored numbers as floats, without the scale.
     unsafe fn eight(at: *const Self) -> [float32x4_t; 2];
 }
 
 /// The bits of a half.
 impl Number for u16 {
-    const SCALED: bool = false;
-
     #[inline(always)]
     unsafe fn eight(at: *const Self) -> [float32x4_t; 2] {
         // SAFETY: the caller gives 8 numbers.
@@ -63,8 +61,6 @@ impl Number for u16 {
 }
 
 impl Number for f32 {
-    const SCALED: bool = false;
-
     #[inline(always)]
     unsafe fn eight(at: *const Self) -> [float32x4_t; 2] {
         // SAFETY: the caller gives 8 numbers.
