@@ -51,7 +51,8 @@ fn is_wrong_option(error: &inertiakv::Error) -> bool {
     use inertiakv::{Error, ScorerError};
     matches!(
         error,
-        Error::Scorer(ScorerError::Missing { .. } | ScorerError::Option { .. } | ScorerError::Resumed { .. })
+        Error::Isa(_)
+            | Error::Scorer(ScorerError::Missing { .. } | ScorerError::Option { .. } | ScorerError::Resumed { .. })
     )
 }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use inertiakv_kernels::attention::{GroupPooling, Mass, QueryStatistics, Reconstruction};
 use inertiakv_kernels::cache::{CacheError, HeadPlan, KvCache, KvPool, KvType};
+use inertiakv_kernels::isa::Isa;
 use inertiakv_kernels::linear::WeightType;
 use inertiakv_policy::{Method, PolicyState, Scorer, Shape};
 
@@ -72,6 +73,7 @@ impl Engine {
     /// Loads a GGUF file or a Hugging Face folder.
     pub fn open(path: &Path, options: &EngineOptions) -> Result<Self, Error> {
         // Small, and so wrong at once rather than after the weights are loaded.
+        Isa::chosen()?;
         let scorer = options.scorer.as_deref().map(LearnedScorer::load).transpose()?;
         let file = open_model(path)?;
         let config = ModelConfig::from_gguf(&file)?;

@@ -1,6 +1,7 @@
 //! What can go wrong, and what to do about it?
 
 use inertiakv_kernels::cache::CacheError;
+use inertiakv_kernels::isa::UnknownIsa;
 use inertiakv_kernels::linear::LinearError;
 use inertiakv_policy::PolicyError;
 
@@ -32,6 +33,8 @@ pub enum Error {
     Cache(#[from] CacheError),
     #[error(transparent)]
     Scorer(#[from] ScorerError),
+    #[error(transparent)]
+    Isa(#[from] UnknownIsa),
     #[error("tensor `{name}` cannot be used: {reason}")]
     Tensor { name: String, reason: LinearError },
     #[error("tensor `{name}` has the dimensions {dimensions:?} where a matrix is needed; the file is damaged")]

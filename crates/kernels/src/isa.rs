@@ -3,6 +3,16 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+/// No instruction set of this machine is called so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("INERTIAKV_ISA is `{name}`, but this machine has {available}; choose one of those, or unset it for the best")]
+pub struct UnknownIsa {
+    /// What the variable says.
+    pub name: String,
+    /// What it could say.
+    pub available: String,
+}
+
 /// An instruction set that kernels are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isa {
@@ -21,20 +31,35 @@ impl Isa {
     /// All sets, those of one architecture from the plainest to the widest.
     const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
 
-    /// Best set of this machine, found once. `INERTIAKV_ISA=scalar|neon|avx2|avx512` chooses another one that it has.
+    /// Best set of this machine, found once. `INERTIAKV_ISA=scalar|neon|avx2|avx512` chooses another one that it has; any
+    /// other name counts for nothing here, so check it before ([`Isa::chosen`]).
     #[must_use]
     pub fn detect() -> Self {
         static DETECTED: OnceLock<Isa> = OnceLock::new();
-        *DETECTED.get_or_init(|| {
-            let name = std::env::var("INERTIAKV_ISA").unwrap_or_default();
-            Self::choose(&Self::available(), &name)
+        *DETECTED.get_or_init(|| Self::chosen().unwrap_or_else(|_| Self::best(&Self::available())))
+    }
+
+    /// The set that `INERTIAKV_ISA` names, or the best of this machine if it names none.
+    ///
+    /// # Errors
+    /// If it names one that this machine does not have.
+    pub fn chosen() -> Result<Self, UnknownIsa> {
+        Self::choose(&Self::available(), &std::env::var("INERTIAKV_ISA").unwrap_or_default())
+    }
+
+    fn choose(available: &[Self], name: &str) -> Result<Self, UnknownIsa> {
+        if name.is_empty() {
+            return Ok(Self::best(available));
+        }
+        let named = available.iter().find(|set| set.name() == name);
+        named.copied().ok_or_else(|| UnknownIsa {
+            name: name.to_owned(),
+            available: available.iter().map(|set| set.name()).collect::<Vec<_>>().join(", "),
         })
     }
 
-    /// The set of that name if it is among the available ones, else the last of them, which is the best.
-    fn choose(available: &[Self], name: &str) -> Self {
-        let named = available.iter().find(|set| set.name() == name);
-        named.or(available.last()).copied().unwrap_or(Self::Scalar)
+    fn best(available: &[Self]) -> Self {
+        available.last().copied().unwrap_or(Self::Scalar)
     }
 
     /// Every set that this machine can run, the best one last.
@@ -143,11 +168,12 @@ mod tests {
             (&[Isa::Scalar, Isa::Avx2, Isa::Avx512], Isa::Avx512),
         ] {
             for set in Isa::ALL {
-                let expected = if available.contains(&set) { set } else { best };
-                assert_eq!(Isa::choose(available, &set.to_string()), expected);
+                let chosen = Isa::choose(available, &set.to_string());
+                assert_eq!(chosen.ok(), available.contains(&set).then_some(set));
             }
-            assert_eq!(Isa::choose(available, ""), best);
-            assert_eq!(Isa::choose(available, "sse"), best);
+            assert_eq!(Isa::choose(available, ""), Ok(best));
+            let message = Isa::choose(available, "sse").unwrap_err().to_string();
+            assert!(available.iter().all(|set| message.contains(set.name())), "{message}");
         }
     }
 }

@@ -18,6 +18,22 @@ fn fails(world: &World, arguments: &[&str], code: i32, words: &[&str]) {
 }
 
 #[test]
+fn an_instruction_set_that_is_not_there_is_refused() {
+    let world = World::new();
+    let model = world.tiny_model();
+    let output = world
+        .command()
+        .args(["run", "-p", "x", "-m"])
+        .arg(&model)
+        .env("INERTIAKV_ISA", "sse")
+        .output()
+        .expect("the program runs");
+    assert_eq!(output.status.code(), Some(2));
+    let message = stderr(&output);
+    assert!(message.contains("`sse`") && message.contains("scalar"), "{message}");
+}
+
+#[test]
 fn usage_errors_exit_with_2() {
     let world = World::new();
     let model = world.tiny_model();
