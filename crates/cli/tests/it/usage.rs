@@ -1,19 +1,22 @@
 //! Wrong use: one clear message, exit code 2 for usage and 1 for failure.
 
+use std::process::Output;
+
 use crate::support::{World, stderr, stdout};
 
 /// Runs a command that must fail with `code` and a message that contains every one of `words`.
 fn fails(world: &World, arguments: &[&str], code: i32, words: &[&str]) {
-    let output = world.run(arguments);
-    let message = stderr(&output);
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+    has_failed(&world.run(arguments), &format!("{arguments:?}"), code, words);
+}
+
+/// Whether `what` has ended so.
+fn has_failed(output: &Output, what: &str, code: i32, words: &[&str]) {
+    let message = stderr(output);
+    assert_eq!(output.status.code(), Some(code), "{what}: {message}");
     for word in words {
-        assert!(
-            message.contains(word),
-            "{arguments:?} should mention `{word}`: {message}"
-        );
+        assert!(message.contains(word), "{what} should mention `{word}`: {message}");
     }
-    assert!(stdout(&output).is_empty(), "{arguments:?} printed a result");
+    assert!(stdout(output).is_empty(), "{what} printed a result");
     assert!(!message.contains("panicked"), "{message}");
 }
 
@@ -21,16 +24,10 @@ fn fails(world: &World, arguments: &[&str], code: i32, words: &[&str]) {
 fn an_instruction_set_that_is_not_there_is_refused() {
     let world = World::new();
     let model = world.tiny_model();
-    let output = world
-        .command()
-        .args(["run", "-p", "x", "-m"])
-        .arg(&model)
-        .env("INERTIAKV_ISA", "sse")
-        .output()
-        .expect("the program runs");
-    assert_eq!(output.status.code(), Some(2));
-    let message = stderr(&output);
-    assert!(message.contains("`sse`") && message.contains("scalar"), "{message}");
+    let mut command = world.command();
+    command.args(["run", "-p", "x", "-m"]).arg(&model);
+    let output = command.env("INERTIAKV_ISA", "sse").output().expect("the program runs");
+    has_failed(&output, "INERTIAKV_ISA=sse", 2, &["`sse`", "scalar"]);
 }
 
 #[test]
