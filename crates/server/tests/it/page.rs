@@ -8,9 +8,10 @@ use crate::support::World;
 
 #[test]
 fn real_client_chromium_chats_and_shows_what_stays() {
-    // Slow enough that a long answer is still under way when a person stops it.
+    // Room for an answer that no browser is too slow to stop.
     let model = TinyModel {
         layers: 48,
+        context: 1 << 17,
         ..TinyModel::default()
     };
     let world = World::over(&model, ServerOptions::default(), Some(64 << 20));

@@ -39,7 +39,7 @@ try {
   await page.screenshot({path: screenshot});
 
   // A long answer, stopped.
-  await page.$eval("#tokens", field => { field.value = "3000"; });
+  await page.$eval("#tokens", field => { field.value = "100000"; });
   await page.type("#text", "More");
   await page.click("#send");
   await page.waitForFunction(() => document.querySelectorAll(".assistant")[1]?.textContent.length > 50);
