@@ -117,3 +117,4 @@ pub use scorer::{Features, HeadObservation, Scorer};
 pub use shape::{LayerRange, Shape};
 pub use smoothing::Smoothing;
 pub use state::{PolicyState, StepNeeds};
+pub use text::Setting;

@@ -453,12 +453,8 @@ fn rule_text(rule: &Rule, stage: Stage, alone: bool) -> String {
     if alone && stage != name.stages()[0] {
         pairs.push(format!("at={stage}"));
     }
-    for key in &KEYS {
-        let value = value_of(key.name, &rule.policy);
-        if let Some(value) = value.filter(|value| value_of(key.name, &base).as_ref() != Some(value)) {
-            pairs.push(format!("{}={value}", key.name));
-        }
-    }
+    let changed = settings(&rule.policy, &base).filter(|setting| setting.changed);
+    pairs.extend(changed.map(|setting| format!("{}={}", setting.key, setting.value)));
     if pairs.is_empty() {
         name.name().to_owned()
     } else {
@@ -466,18 +462,44 @@ fn rule_text(rule: &Rule, stage: Stage, alone: bool) -> String {
     }
 }
 
+/// One key of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key.
+    pub key: &'static str,
+    /// The value as it would be written.
+    pub value: String,
+    /// What the key does.
+    pub purpose: &'static str,
+    /// Whether the value differs from the preset's, which is what the words about a method describe.
+    pub changed: bool,
+}
+
 impl Rule {
-    /// Every key that means something for the rule at a stage, with its value as it would be written and what it does.
+    /// Every key that means something for the rule at a stage.
     #[must_use]
-    pub fn settings(&self, stage: Stage) -> Vec<(&'static str, String, &'static str)> {
+    pub fn settings(&self, stage: Stage) -> Vec<Setting> {
         let other: &[&str] = match stage {
             Stage::Prefill => &["refresh", "aggregation", "reactive", "reserve", "rescue"],
             Stage::Decode => &["masked"],
         };
-        let setting = |key: &Key| Some((key.name, value_of(key.name, &self.policy)?, key.purpose));
-        let meant = KEYS.iter().filter(|key| !other.contains(&key.name));
-        meant.filter_map(setting).collect()
+        settings(&self.policy, &self.name.policy(stage))
+            .filter(|setting| !other.contains(&setting.key))
+            .collect()
     }
+}
+
+/// Every key for which the policy has a value, beside what it is in another policy.
+fn settings(policy: &Policy, base: &Policy) -> impl Iterator<Item = Setting> {
+    KEYS.iter().filter_map(|key| {
+        let value = value_of(key.name, policy)?;
+        Some(Setting {
+            key: key.name,
+            changed: value_of(key.name, base).as_ref() != Some(&value),
+            value,
+            purpose: key.purpose,
+        })
+    })
 }
 
 /// The value of a key as it would be written, or `None` where the policy has no such setting.

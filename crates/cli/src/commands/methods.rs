@@ -1,6 +1,6 @@
 //! `inertiakv methods`: which eviction methods are there, and what does one do?
 
-use inertiakv::policy::{Method, Preset, Rule, Stage};
+use inertiakv::policy::{Method, Preset, Rule, Setting, Stage};
 use serde::Serialize;
 
 use crate::args::MethodsArguments;
@@ -29,15 +29,14 @@ struct RuleRecord {
     #[serde(flatten)]
     preset: Record,
     stage: String,
-    settings: Vec<Setting>,
+    settings: Vec<SettingRecord>,
 }
 
 #[derive(Debug, Serialize)]
-struct Setting {
+struct SettingRecord {
     key: &'static str,
     value: String,
     purpose: &'static str,
-    /// Whether it differs from the preset, which is what the words about the method describe.
     changed: bool,
 }
 
@@ -87,7 +86,7 @@ fn explain(method: &Method, printer: &Printer) -> anyhow::Result<()> {
         printer.line(&format!("ranks entries by: {}", preset.ranks()))?;
         printer.line(&format!("memory: {}", memory(rule)))?;
         printer.line(&format!("source: {}", preset.source()))?;
-        let settings = settings(stage, rule);
+        let settings = rule.settings(stage);
         let changes = settings.iter().filter(|setting| setting.changed);
         let changes: Vec<String> = changes
             .map(|setting| format!("{}={}", setting.key, setting.value))
@@ -149,25 +148,15 @@ fn rule_record(stage: Stage, rule: &Rule) -> RuleRecord {
     RuleRecord {
         preset: record(rule.name, rule.policy.evicts() && !rule.policy.masked),
         stage: stage.to_string(),
-        settings: settings(stage, rule),
+        settings: rule.settings(stage).into_iter().map(setting_record).collect(),
     }
 }
 
-fn settings(stage: Stage, rule: &Rule) -> Vec<Setting> {
-    let usual = Rule {
-        name: rule.name,
-        policy: rule.name.policy(stage),
-    };
-    let usual = usual.settings(stage);
-    let described = rule.settings(stage).into_iter().map(|setting| {
-        let changed = !usual.contains(&setting);
-        let (key, value, purpose) = setting;
-        Setting {
-            key,
-            value,
-            purpose,
-            changed,
-        }
-    });
-    described.collect()
+fn setting_record(setting: Setting) -> SettingRecord {
+    SettingRecord {
+        key: setting.key,
+        value: setting.value,
+        purpose: setting.purpose,
+        changed: setting.changed,
+    }
 }

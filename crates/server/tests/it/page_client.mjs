@@ -42,9 +42,18 @@ try {
   await page.$eval("#tokens", field => { field.value = "100000"; });
   await page.type("#text", "More");
   await page.click("#send");
-  await page.waitForFunction(() => document.querySelectorAll(".assistant")[1]?.textContent.length > 50);
-  // Not with the mouse: the page scrolls as the answer grows.
-  await page.$eval("#stop", button => button.click());
+  // As it grows beyond the window its end stays in view, until somebody scrolls up.
+  const below = () => page.evaluate(() => {
+    const {scrollHeight, clientHeight, scrollTop} = document.documentElement;
+    return scrollHeight - clientHeight - scrollTop;
+  });
+  const taller = height => page.waitForFunction(height => document.documentElement.scrollHeight > height, {}, height);
+  await taller(3000);
+  if (await below() > 40) fail(`the end of a long answer is ${await below()} pixels below the window`);
+  await page.evaluate(() => window.scrollTo(0, 500));
+  await taller(4500);
+  if (await below() < 2000) fail("the page scrolls away from who reads");
+  await page.click("#stop");
   await page.waitForFunction(() => document.querySelectorAll(".assistant .figures")[1].textContent === "stopped");
 
   // A new conversation while an answer comes: nothing of the old one is in it.
