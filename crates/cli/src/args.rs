@@ -264,7 +264,7 @@ pub(crate) struct BoundedMethodArguments {
 #[command(next_help_heading = "Generation")]
 pub(crate) struct SamplingArguments {
     /// Most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = settings::whole, allow_negative_numbers = true, default_value_t = 256)]
     pub(crate) max_tokens: usize,
 
     /// Randomness; 0 takes the most likely token

@@ -72,7 +72,7 @@ impl std::error::Error for Interrupted {}
 pub(crate) fn is_interruption(error: &anyhow::Error) -> bool {
     error
         .chain()
-        .any(|cause| cause.is::<Interrupted>() || matches!(cause.downcast_ref(), Some(inertiakv::Error::Cancelled)))
+        .any(|cause| cause.is::<Interrupted>() || matches!(engine_error(cause), Some(inertiakv::Error::Cancelled)))
 }
 
 /// Whether the error is that nobody reads our output any more.

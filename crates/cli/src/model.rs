@@ -15,7 +15,9 @@ pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> a
     let progress = printer.spinner(&format!("loading {model}"));
     let engine = Engine::open(&path, options).map_err(|error| match error {
         // The file is fine, what was asked of it is not.
-        Error::ContextOption { .. } | Error::Threads { .. } => usage(error.to_string()),
+        Error::ContextOption { .. } | Error::Threads { .. } | Error::NothingToQuantise { .. } => {
+            usage(error.to_string())
+        }
         Error::Scorer(error) => error.into(),
         error => anyhow::Error::new(error).context(format!("cannot load `{}`", path.display())),
     })?;
@@ -43,7 +45,7 @@ pub(crate) fn open(model: &str, options: &EngineOptions, printer: &Printer) -> a
 /// Warns of a budget that ruins answers, before time is spent on it.
 pub(crate) fn warn_of_small_budget(method: &Method, prompt_tokens: usize, printer: &Printer) {
     if let Some(budget) = method.last_policy().budget.entries(prompt_tokens, prompt_tokens)
-        && budget < SMALL_BUDGET
+        && budget < SMALL_BUDGET.min(prompt_tokens)
     {
         printer.warn(&format!(
             "the budget of `{method}` is {budget} of {}; below {SMALL_BUDGET} answers suffer badly. Keep more, for example --budget 128",
@@ -58,10 +60,15 @@ pub(crate) fn warn_of_no_eviction(method: &Method, report: &RunReport, printer: 
         && method.evicts()
         && report.evictions + report.masked == 0
     {
-        printer.warn(&format!(
-            "`{method}` evicted nothing: the {} never exceeded the budget of {}",
-            counted(report.peak_entries, "entry"),
-            count(budget)
-        ));
+        let why = if report.steps == 0 {
+            "the answer ended before the first decode step, after which it would have".to_owned()
+        } else {
+            format!(
+                "the {} never exceeded the budget of {}",
+                counted(report.peak_entries, "entry"),
+                count(budget)
+            )
+        };
+        printer.warn(&format!("`{method}` evicted nothing: {why}"));
     }
 }

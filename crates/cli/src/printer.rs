@@ -7,9 +7,11 @@ use std::io::{self, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+
+mod table;
 
 /// Writes results and talks to the user.
 #[derive(Clone)]
@@ -67,26 +69,13 @@ impl Printer {
         Ok(())
     }
 
-    /// The result as a table; the columns listed in `numbers` are right-aligned.
+    /// The result as a table; the columns listed in `numbers` are right-aligned. A terminal that is too narrow for its
+    /// longest words gets the rows one below the other.
     pub(crate) fn table(&self, header: &[&str], rows: &[Vec<String>], numbers: &[usize]) -> io::Result<()> {
-        let mut table = Table::new();
-        table.load_style(presets::NOTHING).set_header(header);
-        for row in rows {
-            table.add_row(row);
-        }
-        if io::stdout().is_terminal() {
-            table.set_content_arrangement(ContentArrangement::Dynamic);
-        }
-        for &column in numbers {
-            if let Some(column) = table.column_mut(column) {
-                column.set_cell_alignment(CellAlignment::Right);
-            }
-        }
-        // The first column needs no space before it, and nothing is gained by space at the end of a line.
-        for line in table.to_string().lines() {
-            self.line(line.strip_prefix(' ').unwrap_or(line).trim_end())?;
-        }
-        Ok(())
+        let width = Table::new().width().filter(|_| io::stdout().is_terminal());
+        table::lines(header, rows, numbers, width.map(usize::from))
+            .iter()
+            .try_for_each(|line| self.line(line))
     }
 
     /// Something about the result that is not part of it.

@@ -22,6 +22,12 @@ pub(crate) fn default_model() -> String {
         )
 }
 
+/// A whole number.
+pub(crate) fn whole(text: &str) -> Result<usize, String> {
+    text.parse()
+        .map_err(|_| format!("it must be a whole number from 0 to {}", usize::MAX))
+}
+
 /// A whole number that is not zero.
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
@@ -98,7 +104,12 @@ pub(crate) fn method(method: &Method, budget: &BudgetArguments) -> anyhow::Resul
 }
 
 /// The methods to compare, `full` first and once; `--budget` applies to those that evict.
-pub(crate) fn methods(given: &[Method], budget: &BudgetArguments) -> Vec<Method> {
+pub(crate) fn methods(given: &[Method], budget: &BudgetArguments) -> anyhow::Result<Vec<Method>> {
+    if budget.budget.is_some() && !given.iter().any(Method::evicts) {
+        return Err(usage(
+            "--budget has no effect where no method evicts; name one that does, for example `inertia`",
+        ));
+    }
     let mut methods = vec![Method::full()];
     for method in given {
         let method = match budget.budget {
@@ -109,7 +120,7 @@ pub(crate) fn methods(given: &[Method], budget: &BudgetArguments) -> Vec<Method>
             methods.push(method);
         }
     }
-    methods
+    Ok(methods)
 }
 
 /// How to generate.
@@ -177,12 +188,17 @@ mod tests {
             .map(|m| m.parse().unwrap())
             .collect();
         let none = BudgetArguments { budget: None };
-        let names = |methods: &[Method]| methods.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert_eq!(names(&methods(&list, &none)), ["full", "random"]);
+        let names = |given: &[Method], budget: &BudgetArguments| {
+            let methods = methods(given, budget).unwrap();
+            methods.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&list, &none), ["full", "random"]);
+        assert_eq!(names(&[Method::full()], &none), ["full"]);
         let some = BudgetArguments {
             budget: Some(Budget::Tokens(64)),
         };
-        assert_eq!(names(&methods(&list, &some)), ["full", "random:tokens=64"]);
+        assert_eq!(names(&list, &some), ["full", "random:tokens=64"]);
+        assert!(methods(&[Method::full()], &some).is_err());
     }
 
     #[test]

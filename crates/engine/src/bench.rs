@@ -224,8 +224,9 @@ impl Engine {
             }
             let needed = context.saturating_add(steps);
             if needed > self.context() {
-                return Err(Error::ContextFull {
-                    needed,
+                return Err(Error::BenchContext {
+                    prompt: context,
+                    steps,
                     context: self.context(),
                 });
             }

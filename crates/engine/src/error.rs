@@ -2,7 +2,7 @@
 
 use inertiakv_kernels::cache::CacheError;
 use inertiakv_kernels::isa::UnknownIsa;
-use inertiakv_kernels::linear::LinearError;
+use inertiakv_kernels::linear::{LinearError, WeightType};
 use inertiakv_policy::PolicyError;
 
 use crate::chat_template::TemplateError;
@@ -48,6 +48,8 @@ pub enum Error {
     ContextFull { needed: usize, context: usize },
     #[error("a context of {asked} is outside 1 to {limit}, which is what this model was made for")]
     ContextOption { asked: usize, limit: usize },
+    #[error("no weights of this model are floats that could become {kind}; leave the quantisation out")]
+    NothingToQuantise { kind: WeightType },
     #[error("there are no tokens to run; give a prompt that is not empty")]
     NoTokens,
     #[error("nothing has been prefilled; prefill a prompt before the first step")]
@@ -103,6 +105,15 @@ pub enum Error {
     },
     #[error("a perplexity window of {window} tokens is not possible; choose one from 4 to the context of {context}")]
     Window { window: usize, context: usize },
+    #[error(
+        "a prompt of {prompt} tokens and {steps} measured and warm-up steps are more than the model's context of {context}; \
+         measure a shorter prompt or fewer steps"
+    )]
+    BenchContext {
+        prompt: usize,
+        steps: usize,
+        context: usize,
+    },
     #[error(
         "{sequences} sequences of {context} tokens and their copies need {mebibytes} MiB of cache, more than this \
          machine has; measure fewer or shorter ones"

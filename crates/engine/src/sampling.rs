@@ -46,7 +46,7 @@ impl Sampling {
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |name, value: f32, range| Err(Error::Sampling { name, value, range });
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
-            return wrong("temperature", self.temperature, "at least 0");
+            return wrong("temperature", self.temperature, "a finite number of at least 0");
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return wrong("top_p", self.top_p, "above 0 and at most 1");
@@ -55,7 +55,7 @@ impl Sampling {
             return wrong("min_p", self.min_p, "from 0 to 1");
         }
         if !(self.repetition_penalty.is_finite() && self.repetition_penalty > 0.0) {
-            return wrong("repetition_penalty", self.repetition_penalty, "above 0");
+            return wrong("repetition_penalty", self.repetition_penalty, "a finite number above 0");
         }
         Ok(())
     }

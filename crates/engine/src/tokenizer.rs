@@ -81,7 +81,7 @@ pub enum TokenizerError {
     Lengths { key: String, found: usize, expected: usize },
     #[error("metadata key `{key}` names token {id}, but there are only {tokens}; the file is damaged")]
     OutsideVocabulary { key: String, id: u32, tokens: usize },
-    #[error("the pattern `{pattern}` that this model splits text by cannot be used ({source}); choose another model")]
+    #[error("the pattern `{pattern}` that this model splits text by cannot be used; choose another model")]
     Pattern {
         pattern: String,
         source: Box<fancy_regex::Error>,

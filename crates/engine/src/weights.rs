@@ -24,6 +24,11 @@ pub(crate) fn load<B: Backend>(
     threads: usize,
     quantise: Option<WeightType>,
 ) -> Result<Decoder<B>, Error> {
+    if let Some(kind) = quantise
+        && !file.tensors().iter().any(|tensor| becomes(tensor, quantise).is_some())
+    {
+        return Err(Error::NothingToQuantise { kind });
+    }
     let loader = Loader {
         file,
         backend,

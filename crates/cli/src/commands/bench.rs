@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &BenchArguments, printer: &Printer) -> anyhow::Resu
     } else {
         arguments.methods.clone()
     };
-    let methods = settings::methods(&methods, &arguments.budget);
+    let methods = settings::methods(&methods, &arguments.budget)?;
     let engine_options = settings::engine_options(&arguments.model, None);
     let engine = model::open(&arguments.model.model, &engine_options, printer)?;
     let limits = if arguments.limits {

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use anyhow::bail;
 use inertiakv::policy::Method;
 use inertiakv::{Engine, Error, FinishReason, GenerateOptions, Session};
 use serde::Serialize;
@@ -53,6 +54,8 @@ pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Resul
         session: engine.session(&method)?,
         method,
         engine,
+        answered: false,
+        refused: false,
     };
     printer.note(&format!(
         "{} under {}; /help lists commands",
@@ -62,6 +65,10 @@ pub(crate) fn run(arguments: &ChatArguments, printer: &Printer) -> anyhow::Resul
     loop {
         printer.ask("> ");
         let Some(line) = lines.next()? else {
+            // Whoever sits at a terminal has seen why.
+            if chat.refused && !chat.answered {
+                bail!("no message was answered");
+            }
             return Ok(());
         };
         match String::from_utf8(line) {
@@ -84,6 +91,9 @@ struct Chat<'a> {
     system: Option<String>,
     conversation: Conversation,
     session: Session,
+    /// Whether any message became a turn, and whether any did not.
+    answered: bool,
+    refused: bool,
 }
 
 impl Chat<'_> {
@@ -119,6 +129,9 @@ impl Chat<'_> {
         if self.session.position() + tokens.len() + 2 > self.engine.context() {
             return self.refuse(&self.no_room(tokens.len()));
         }
+        if self.session.position() == 0 {
+            model::warn_of_small_budget(&self.method, tokens.len(), self.printer);
+        }
         let stoppable = Stoppable::begin();
         if !self.read(&tokens, &stoppable)? {
             return self.refuse("that message was not read to its end and was left out; the conversation is as before");
@@ -134,6 +147,7 @@ impl Chat<'_> {
         drop(stoppable);
         let (report, generation) = answered?;
         let finish_reason = generation.finish_reason;
+        self.answered = true;
         self.conversation.push(text, &generation.text);
         if self.json {
             self.printer.json_line(&Turn {
@@ -192,7 +206,8 @@ impl Chat<'_> {
     }
 
     /// Says why a message is left out of the conversation.
-    fn refuse(&self, error: &str) -> anyhow::Result<()> {
+    fn refuse(&mut self, error: &str) -> anyhow::Result<()> {
+        self.refused = true;
         if !self.json {
             self.printer.warn(error);
             return Ok(());

@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &CompareArguments, printer: &Printer) -> anyhow::Re
     if given.is_empty() {
         given = standard_methods();
     }
-    let methods = settings::methods(&given, &arguments.budget);
+    let methods = settings::methods(&given, &arguments.budget)?;
     let options = settings::generation(&arguments.generation)?;
     let (engine, prompt) = prompt::prepare(&arguments.prompt, printer)?;
     for method in &methods {

@@ -46,7 +46,7 @@ struct Answer {
 }
 
 pub(crate) fn run(arguments: &DemoArguments, printer: &Printer) -> anyhow::Result<()> {
-    let methods = settings::methods(&standard_methods(), &arguments.budget);
+    let methods = settings::methods(&standard_methods(), &arguments.budget)?;
     let engine = open(arguments, printer)?;
     let document = document::generate(arguments.seed);
     let prompt = match engine.chat_template() {

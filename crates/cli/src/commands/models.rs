@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use inertiakv::catalog::{self, CatalogError, Entry, PullProgress, PullStage, Store};
 use inertiakv::config::ModelConfig;
 use inertiakv::{KvType, MemoryPlan, ModelShape, open_model};
@@ -158,8 +159,9 @@ fn file_info(path: &Path, json: bool, printer: &Printer) -> anyhow::Result<()> {
         memory: MemoryPlan,
         path: &'a Path,
     }
-    let file = open_model(path)?;
-    let config = ModelConfig::from_gguf(&file)?;
+    let unreadable = || format!("cannot read `{}`", path.display());
+    let file = open_model(path).with_context(unreadable)?;
+    let config = ModelConfig::from_gguf(&file).with_context(unreadable)?;
     let info = FileInfo {
         shape: ModelShape::from(&config),
         bytes: file.file_bytes(),

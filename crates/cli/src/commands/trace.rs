@@ -1,6 +1,7 @@
 //! `inertiakv trace`: how steady is a ranking, step by step?
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 
 use anyhow::Context;
@@ -42,22 +43,27 @@ struct Record<'a> {
 }
 
 pub(crate) fn run(arguments: &TraceArguments, printer: &Printer) -> anyhow::Result<()> {
+    interrupt::listen(printer.clone());
     let (engine, prompt) = match &arguments.example {
         Some(example) => of_example(example, &arguments.prompt, printer)?,
         None => prompt::prepare(&arguments.prompt, printer)?,
     };
     let method = settings::method(&arguments.method.method, &arguments.method.budget)?;
     engine.check_method(&method)?;
+    // Before the work, not after.
     if let Some(folder) = &arguments.figures {
         figures::make_folder(folder)?;
     }
+    if let Some(path) = &arguments.output_file {
+        try_to_write(path).with_context(|| cannot_write(path))?;
+    }
+    model::warn_of_small_budget(&method, prompt.prefill.len(), printer);
     let options = GenerateOptions {
         max_tokens: arguments.max_tokens,
         ignore_end: arguments.ignore_end,
         ..GenerateOptions::default()
     };
     let question = prompt.question.as_deref().unwrap_or_default();
-    interrupt::listen(printer.clone());
     let stoppable = Stoppable::begin();
     let progress = printer.bar(0, "trace");
     let trace = rank_trace(
@@ -98,7 +104,6 @@ pub(crate) fn run(arguments: &TraceArguments, printer: &Printer) -> anyhow::Resu
     } else {
         show(&trace, &summary, printer)?;
     }
-    model::warn_of_small_budget(&method, trace.prompt_tokens, printer);
     match &arguments.figures {
         Some(folder) => {
             let figures = drawn(&name, engine.name(), &method, trace, pair.as_ref());
@@ -166,7 +171,18 @@ fn write(path: &Path, name: &str, model: &str, trace: &RankTrace) -> anyhow::Res
         })?;
         text.push('\n');
     }
-    fs::write(path, text).with_context(|| format!("cannot write {}; choose another with -o", path.display()))
+    fs::write(path, text).with_context(|| cannot_write(path))
+}
+
+/// Leaves everything as it is.
+fn try_to_write(path: &Path) -> io::Result<()> {
+    let is_new = !path.exists();
+    File::options().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}; choose another with -o", path.display())
 }
 
 const HEADER: [&str; 13] = [

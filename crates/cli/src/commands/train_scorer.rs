@@ -1,5 +1,9 @@
 //! `inertiakv train-scorer`: train a scorer on a text.
 
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::Path;
+
 use inertiakv::{ScorerCorrelation, Summary, Training, TrainingOptions};
 use serde::Serialize;
 
@@ -11,7 +15,7 @@ use crate::interrupt::{self, Stoppable};
 use crate::printer::Printer;
 use crate::{input, model, settings};
 
-/// Losses of this many steps make the mean at either end of a training.
+/// Losses of at most this many steps make the mean at either end of a training.
 const ENDS: usize = 20;
 
 #[derive(Debug, Serialize)]
@@ -39,10 +43,7 @@ pub(crate) fn run(arguments: &TrainScorerArguments, printer: &Printer) -> anyhow
         ));
     }
     if !arguments.resume && output.exists() {
-        return Err(usage(format!(
-            "`{}` is there already; add --resume to go on with it, or write to another file",
-            output.display()
-        )));
+        return Err(there_already(output));
     }
     let text = input::long_text(&arguments.file)?;
     let engine = model::open(
@@ -67,8 +68,12 @@ pub(crate) fn run(arguments: &TrainScorerArguments, printer: &Printer) -> anyhow
     let mut training = if arguments.resume {
         Training::resume(&engine, &tokens, &options, output)?
     } else {
-        // Better to know now that it cannot be written.
-        untrained.save(output)?;
+        // Better to know now that it cannot be written, or that another training has begun to.
+        match File::create_new(output) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(there_already(output)),
+            // What is not there can at least not be taken for a scorer.
+            _ => untrained.save(output).inspect_err(|_| drop(fs::remove_file(output)))?,
+        }
         Training::new(&engine, &tokens, &options)?
     };
     let progress = printer.spinner("ranking the held-out text before");
@@ -93,16 +98,39 @@ pub(crate) fn run(arguments: &TrainScorerArguments, printer: &Printer) -> anyhow
         });
     }
     show(&before, &after, printer)?;
-    let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len().max(1) as f32;
     printer.note(&format!(
-        "{}: {}, {}, loss {:.4} → {:.4} (mean of {ENDS})",
+        "{}: {}, {}, loss {}",
         output.display(),
         counted(scorer.parameters(), "parameter"),
         counted(losses.len(), "step"),
-        mean(&losses[..ENDS.min(losses.len())]),
-        mean(&losses[losses.len().saturating_sub(ENDS)..]),
+        change(losses)
     ));
     Ok(())
+}
+
+/// The loss at the beginning and at the end, of which neither has a step of the other.
+fn change(losses: &[f32]) -> String {
+    let steps = ENDS.min(losses.len() / 2).max(1);
+    let mean = |losses: &[f32]| losses.iter().sum::<f32>() / steps as f32;
+    match losses {
+        [] => "–".to_owned(),
+        [only] => format!("{only:.4}"),
+        losses => format!(
+            "{:.4} → {:.4} (means of the first and the last {})",
+            mean(&losses[..steps]),
+            mean(&losses[losses.len() - steps..]),
+            counted(steps, "step")
+        ),
+    }
+}
+
+fn there_already(output: &Path) -> anyhow::Error {
+    let advice = if output.is_file() {
+        "; add --resume to go on with it, or write to another file"
+    } else {
+        " and is no file; name one that a scorer can be written to"
+    };
+    usage(format!("`{}` is there already{advice}", output.display()))
 }
 
 /// Takes the steps that are left. Where Ctrl-C stops that, what was learned is kept.
@@ -152,4 +180,28 @@ fn show(before: &ScorerCorrelation, after: &ScorerCorrelation, printer: &Printer
     let header = ["held out: layer", "Spearman before", "after", "Jaccard before", "after"];
     printer.table(&header, &rows, &[1, 2, 3, 4])?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::change;
+
+    #[test]
+    fn the_ends_of_a_training_share_no_step() {
+        assert_eq!(change(&[]), "–");
+        assert_eq!(change(&[0.5]), "0.5000");
+        assert_eq!(
+            change(&[4.0, 9.0, 1.0]),
+            "4.0000 → 1.0000 (means of the first and the last 1 step)"
+        );
+        let losses: Vec<f32> = (0..60_u8).rev().map(f32::from).collect();
+        assert_eq!(
+            change(&losses),
+            "49.5000 → 9.5000 (means of the first and the last 20 steps)"
+        );
+        assert_eq!(
+            change(&losses[..20]),
+            "54.5000 → 44.5000 (means of the first and the last 10 steps)"
+        );
+    }
 }

@@ -64,6 +64,25 @@ fn run_stops_and_reports_what_there_is() {
 }
 
 #[test]
+fn an_interrupted_trace_is_no_error() {
+    let world = world();
+    // Nothing shows when it begins, so the first try may come before it listens.
+    for tenths in 2..50 {
+        let child = start(&world, &[&["trace"], &TALK[1..]].concat());
+        thread::sleep(Duration::from_millis(100 * tenths));
+        interrupt(&child);
+        let output = child.wait_with_output().expect("the command ends");
+        let said = stderr(&output);
+        assert!(!said.contains("error"), "{said}");
+        if said.contains("interrupted") {
+            assert_eq!(output.status.code(), Some(130), "{said}");
+            return;
+        }
+    }
+    panic!("it never was interrupted");
+}
+
+#[test]
 fn json_says_that_the_answer_was_cancelled() {
     let world = world();
     // Nothing shows when the answer begins, so the first try may come too early.

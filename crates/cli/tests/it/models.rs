@@ -1,5 +1,8 @@
 //! `models` without a network.
 
+use inertiakv::WeightType;
+use inertiakv::testing::TinyModel;
+
 use crate::support::{World, json, stderr, success};
 
 #[test]
@@ -41,6 +44,14 @@ fn weights_are_packed_at_load_to_a_type_that_exists() {
     let output = run("f16");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("q8_0"), "{}", stderr(&output));
+
+    let packed = TinyModel {
+        embedding: WeightType::Q8_0,
+        ..TinyModel::default()
+    };
+    world.file("packed.gguf", packed.to_bytes());
+    let run = ["run", "-m", "packed.gguf", "--quantise", "q4_0", "-p", "hello"];
+    world.refuses(&run, 2, "no weights of this model are floats");
 }
 
 #[test]

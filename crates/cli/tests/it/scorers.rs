@@ -144,6 +144,7 @@ fn what_cannot_be_trained_or_used_is_refused() {
         (train(&world, &["-o", "scorer", "--resume"]), 2, ["seed", "4"]),
         (train(&world, &["-o", "new", "--resume"]), 1, ["new", "cannot be read"]),
         (train(&world, &["-o", "no/such/place"]), 1, ["no/such/place", "written"]),
+        (train(&world, &["-o", "."]), 2, ["`.`", "is no file"]),
         (
             train(&world, &["-o", "new", "--scorer", "scorer"]),
             2,

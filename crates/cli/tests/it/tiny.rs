@@ -106,6 +106,37 @@ fn a_small_budget_is_warned_about_by_size() {
     ]);
     success(&output);
     assert!(stderr(&output).contains("is 5 of"), "{}", stderr(&output));
+
+    // In a conversation too, but not where a short prompt loses nothing.
+    let chat = ["chat", "-m", "tiny.gguf", "-n", "4", "--budget", "5"];
+    let said = stderr(&world.run_with_input(&chat, "tell me about the hare\nand the fox\n"));
+    assert_eq!(said.matches("is 5 of").count(), 1, "{said}");
+    let said = stderr(&world.run(&["run", "-m", "tiny.gguf", "-p", "hi", "--budget", "100%", "-n", "4"]));
+    assert!(!said.contains("suffer"), "{said}");
+}
+
+#[test]
+fn why_nothing_was_evicted_is_true() {
+    let world = World::new();
+    world.tiny_model();
+    let run = |more: &[&str]| {
+        let arguments = [
+            "run",
+            "-m",
+            "tiny.gguf",
+            "--raw",
+            "--ignore-end",
+            "-p",
+            "a short prompt",
+        ];
+        let output = world.run(&[&arguments[..], more].concat());
+        success(&output);
+        stderr(&output)
+    };
+    // The first token comes of the prefill: there was no step to evict after.
+    assert!(run(&["-n", "1"]).contains("before the first decode step"));
+    assert!(run(&["-n", "4", "--budget", "100"]).contains("never exceeded the budget of 100"));
+    assert!(!run(&["-n", "4"]).contains("evicted nothing"));
 }
 
 #[test]
@@ -177,6 +208,8 @@ fn a_message_that_does_not_fit_is_refused_in_json_too() {
     let output = world.run_with_input(&arguments, &input);
     success(&output);
     assert!(stderr(&output).contains("/reset starts a new conversation"));
+    let output = world.run_with_input(&arguments, &long);
+    assert_eq!(output.status.code(), Some(1), "nothing was answered");
 }
 
 #[test]
@@ -329,6 +362,7 @@ fn bench_refuses_what_it_cannot_measure() {
         (["--contexts", "1000000"], 1),
         (["--tokens", "18446744073709551615"], 1),
         (["--sequences", "18446744073709551615"], 1),
+        (["--methods=full", "--budget=64"], 2),
     ] {
         let output = world.run(&[["bench", "-m", "tiny.gguf"].as_slice(), &arguments].concat());
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));

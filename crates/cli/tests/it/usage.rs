@@ -49,6 +49,24 @@ fn usage_errors_exit_with_2() {
     );
     fails(
         &world,
+        &["run", "-m", model, "-p", "x", "-n", "-1"],
+        2,
+        &["-1", "whole number"],
+    );
+    fails(
+        &world,
+        &["run", "-m", model, "-p", "x", "--temperature", "inf"],
+        2,
+        &["temperature", "finite"],
+    );
+    fails(
+        &world,
+        &["compare", "-m", model, "-p", "x", "--methods", "full", "--budget", "64"],
+        2,
+        &["--budget", "no method evicts"],
+    );
+    fails(
+        &world,
         &["run", "-m", model, "-p", "x", "--method", "inertia:ratio=1.5"],
         2,
         &["ratio", "1.5"],
@@ -146,6 +164,12 @@ fn failures_exit_with_1_and_say_what_to_do() {
     world.file("text.gguf", "once upon a time");
     world.file("latin1.txt", [b'a', 0xe9, b'b']);
     fails(&world, &["run", "-m", "truncated.gguf", "-p", "x"], 1, &["incomplete"]);
+    fails(
+        &world,
+        &["models", "info", "truncated.gguf"],
+        1,
+        &["truncated.gguf", "incomplete"],
+    );
     fails(&world, &["run", "-m", "text.gguf", "-p", "x"], 1, &["not a GGUF file"]);
     fails(&world, &["run", "-m", "missing.gguf", "-p", "x"], 1, &["missing.gguf"]);
     fails(&world, &["run", "-p", "x"], 1, &["inertiakv models pull smollm2-135m"]);
@@ -161,6 +185,13 @@ fn failures_exit_with_1_and_say_what_to_do() {
         &["run", "-m", model, "--raw", "-f", "latin1.txt"],
         1,
         &["latin1.txt", "UTF-8"],
+    );
+    // Known before the work is done, not after.
+    fails(
+        &world,
+        &["trace", "-m", model, "-p", "x", "-n", "2", "-o", "no/such/place"],
+        1,
+        &["no/such/place", "choose another"],
     );
     let wide: Vec<u8> = "\u{feff}hello".encode_utf16().flat_map(u16::to_le_bytes).collect();
     world.file("wide.txt", wide);

@@ -157,7 +157,7 @@ pub enum CatalogError {
         path: PathBuf,
     },
     /// The file system refused.
-    #[error("cannot {action} {}: {source}; check its permissions, or set INERTIAKV_HOME to a folder you can write to", path.display())]
+    #[error("cannot {action} {}; check its permissions, or set INERTIAKV_HOME to a folder you can write to", path.display())]
     Io {
         /// What was attempted.
         action: &'static str,

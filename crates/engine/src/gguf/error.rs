@@ -9,9 +9,9 @@ use super::GgmlType;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages are the documentation, the fields their blanks")]
 pub enum GgufError {
-    #[error("cannot open {path}: {source}", path = path.display())]
+    #[error("cannot open {path}", path = path.display())]
     Open { path: PathBuf, source: std::io::Error },
-    #[error("cannot write {path}: {source}", path = path.display())]
+    #[error("cannot write {path}", path = path.display())]
     Write { path: PathBuf, source: std::io::Error },
     #[error("this is not a GGUF file (it starts with {found}); give the path of a .gguf model")]
     NotGguf { found: String },

@@ -11,9 +11,9 @@ use crate::gguf::GgufError;
 pub enum FolderError {
     #[error("{folder} has no {name}; give a folder with config.json, tokenizer.json and .safetensors files", folder = folder.display())]
     NoFile { folder: PathBuf, name: String },
-    #[error("cannot read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}", path = path.display())]
     Read { path: PathBuf, source: std::io::Error },
-    #[error("{path} is not what it should be ({source}); download it again", path = path.display())]
+    #[error("{path} is not what it should be; download it again", path = path.display())]
     Json { path: PathBuf, source: serde_json::Error },
     #[error("models of type `{model_type}` are not supported; supported are: {supported}")]
     ModelType { model_type: String, supported: String },
@@ -41,6 +41,6 @@ pub enum FolderError {
     NoOutput,
     #[error("tokenizer.json is of a kind that is not supported: {what}; choose another model, or one in GGUF format")]
     Tokenizer { what: String },
-    #[error("{folder} does not make a model: {source}", folder = folder.display())]
+    #[error("{folder} does not make a model", folder = folder.display())]
     Contents { folder: PathBuf, source: Box<GgufError> },
 }

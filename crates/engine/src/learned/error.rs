@@ -10,9 +10,9 @@ use super::ScorerShape;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages are the documentation, the fields their blanks")]
 pub enum ScorerError {
-    #[error("the scorer `{}` cannot be read: {source}", path.display())]
+    #[error("the scorer `{}` cannot be read; name a file that `inertiakv train-scorer` wrote", path.display())]
     Read { path: PathBuf, source: io::Error },
-    #[error("the scorer `{}` cannot be written: {source}", path.display())]
+    #[error("the scorer `{}` cannot be written; choose another file", path.display())]
     Write { path: PathBuf, source: io::Error },
     #[error("`{}` is not a scorer that `inertiakv train-scorer` wrote, or it is damaged ({what}); train one", path.display())]
     Damaged { path: PathBuf, what: String },

@@ -145,7 +145,7 @@ fn what_cannot_be_measured_is_refused_at_once() {
     assert!(matches!(bench(&options(&[0])), Err(Error::NoTokens)));
     assert!(matches!(
         bench(&options(&[20, engine.context() - 5])),
-        Err(Error::ContextFull { .. })
+        Err(Error::BenchContext { .. })
     ));
     let nothing = BenchOptions {
         rounds: 0,
