@@ -49,16 +49,37 @@ pub enum EvalError {
         /// The method.
         method: String,
     },
+    /// A method whose ranking is not comparable with that of a full cache.
+    #[error(
+        "`{method}` compresses the prompt first, and then its KV heads may hold different entries, which one ranking over a \
+         full cache cannot be compared with; trace what it does while decoding alone: `{decode}`"
+    )]
+    CompressedRanking {
+        /// The method.
+        method: String,
+        /// Its half of decoding.
+        decode: String,
+    },
     /// Another run has the results open.
     #[error("another run writes to {}; wait for it, or choose another folder", path.display())]
     Busy {
         /// The file.
         path: PathBuf,
     },
-    /// A folder of results cannot be used.
-    #[error("the results in {} cannot be used", path.display())]
+    /// A folder of results cannot be read.
+    #[error("{} cannot be read; give a folder of results, which `inertiakv eval … -o FOLDER` writes", path.display())]
     Results {
         /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A folder of results cannot be written.
+    #[error(
+        "results cannot be written to {}; give a folder (-o) that can be written, on a disk with space", path.display()
+    )]
+    ResultsUnwritable {
+        /// The folder or file.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -96,17 +117,17 @@ pub enum EvalError {
         /// Why.
         source: io::Error,
     },
-    /// An example's references do not fit its metric.
-    #[error("the answer cannot be scored with {metric:?}: {what}; correct the example's references")]
+    /// An example's answers do not fit its metric.
+    #[error("the answer cannot be scored by the metric `{metric}`: {what}")]
     Reference {
         /// How it should have been scored.
         metric: Metric,
-        /// What is missing.
+        /// What is missing, and what to do.
         what: String,
     },
     /// A Chinese task without a segmenter.
     #[error(
-        "{metric:?} counts Chinese words by the dictionary of the Python package jieba 0.42.1; install it \
+        "`{metric}` counts Chinese words by the dictionary of the Python package jieba 0.42.1; install it \
          (`python3 -m pip install jieba==0.42.1`) and give its folder"
     )]
     NoChineseWords {
@@ -158,13 +179,16 @@ pub enum EvalError {
         what: String,
     },
     /// A length in which the task's shortest sample does not fit.
-    #[error("{task} does not fit into {length} tokens, its shortest sample takes {needed}; ask for a longer context")]
+    #[error(
+        "{task} does not fit into {length} tokens, its shortest sample takes about {needed}; ask for a length of that or a little \
+         more"
+    )]
     TooShort {
         /// The task.
         task: RulerTask,
         /// Tokens asked for, answer included.
         length: usize,
-        /// Tokens needed.
+        /// Tokens needed, about: samples depend a little on the length.
         needed: usize,
     },
     /// A question task without its data.

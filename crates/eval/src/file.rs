@@ -1,7 +1,6 @@
 //! How are JSON, JSON Lines and text read so that an error names its line?
 
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -12,28 +11,23 @@ use crate::EvalError;
 
 /// The rows of a JSON Lines file with their line numbers, from 1; blank lines are passed over.
 pub(crate) fn json_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<(usize, T)>, EvalError> {
-    let file = File::open(path).map_err(|source| EvalError::Unreadable {
-        path: path.to_owned(),
-        source,
-    })?;
     let mut rows = Vec::new();
-    for (line, text) in (1..).zip(BufReader::new(file).lines()) {
-        let bad = |what: String| EvalError::Format {
-            path: path.to_owned(),
-            line,
-            what,
-        };
-        let text = text.map_err(|error| bad(error.to_string()))?;
+    for (line, text) in (1..).zip(text(path)?.lines()) {
         let text = text.trim_start_matches('\u{feff}');
         if !text.trim().is_empty() {
-            rows.push((line, serde_json::from_str(text).map_err(|error| bad(in_line(&error)))?));
+            let row = serde_json::from_str(text).map_err(|error| EvalError::Format {
+                path: path.to_owned(),
+                line,
+                what: in_line(&error),
+            })?;
+            rows.push((line, row));
         }
     }
     if rows.is_empty() {
         return Err(EvalError::Format {
             path: path.to_owned(),
             line: 1,
-            what: "there are no rows".into(),
+            what: "there are no rows; give one JSON object per line".into(),
         });
     }
     Ok(rows)
@@ -53,25 +47,41 @@ pub(crate) fn json<T: DeserializeOwned>(path: &Path) -> Result<T, EvalError> {
     serde_json::from_str(&text(path)?).map_err(|error| EvalError::Format {
         path: path.to_owned(),
         line: error.line().max(1),
-        what: error.to_string(),
+        what: if error.is_data() {
+            error.to_string()
+        } else {
+            format!("this is no JSON: {error}")
+        },
     })
 }
 
 /// A text file.
 pub(crate) fn text(path: &Path) -> Result<String, EvalError> {
-    fs::read_to_string(path).map_err(|source| EvalError::Unreadable {
+    let bytes = fs::read(path).map_err(|source| EvalError::Unreadable {
         path: path.to_owned(),
         source,
+    })?;
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        EvalError::Format {
+            path: path.to_owned(),
+            line: valid.split(|&byte| byte == b'\n').count(),
+            what: "this line is not UTF-8; convert the file, for instance with `iconv -f latin1 -t utf-8`".into(),
+        }
     })
 }
 
 /// What a JSON error says, without the line number that counts within one line.
 fn in_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
-    match text.rsplit_once(" at line 1 column ") {
+    let text = match text.rsplit_once(" at line 1 column ") {
         Some((what, column)) => format!("{what} (column {column})"),
         None => text,
+    };
+    if error.is_data() {
+        return text;
     }
+    format!("this is no JSON: {text}; give one JSON object per line, with the keys that docs/EVALUATION.md lists")
 }
 
 /// Answers as a list, or a single one.

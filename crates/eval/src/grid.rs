@@ -298,9 +298,25 @@ impl FromStr for Grid {
     type Err = EvalError;
 
     fn from_str(text: &str) -> Result<Self, EvalError> {
-        let grid: Self = toml::from_str(text).map_err(|error| EvalError::Setting(error.to_string()))?;
-        grid.checked()
+        let wrong = |error: toml::de::Error| EvalError::Setting(error.to_string());
+        let grid = toml::from_str::<Self>(text).map_err(wrong)?.checked()?;
+        match empty_list(&text.parse().map_err(wrong)?) {
+            Some(key) => Err(EvalError::Setting(format!(
+                "`{key}` is an empty list; name at least one, or leave the key out for the default"
+            ))),
+            None => Ok(grid),
+        }
     }
+}
+
+/// The key of an empty list, which would mean the default although it says that there is nothing.
+fn empty_list(table: &toml::Table) -> Option<&str> {
+    let own = table.iter().filter(|(key, _)| *key != "paper");
+    own.filter_map(|(key, value)| Some((key, value.as_array()?)))
+        .find_map(|(key, list)| match list.as_slice() {
+            [] => Some(key.as_str()),
+            list => list.iter().filter_map(toml::Value::as_table).find_map(empty_list),
+        })
 }
 
 fn default_seed() -> u64 {
@@ -331,6 +347,15 @@ mod tests {
             (format!("kv_type = \"f64\"\n{RULER}"), "f64"),
             (format!("samples = 0\n{RULER}"), "`samples` must be at least 1"),
             ("examples = []".to_owned(), "[[examples]]"),
+            (format!("models = []\n{RULER}"), "`models` is an empty list"),
+            (format!("methods = []\n{RULER}"), "`methods` is an empty list"),
+            (format!("budgets = []\n{RULER}"), "`budgets` is an empty list"),
+            (format!("{RULER}tasks = []\n"), "`tasks` is an empty list"),
+            (format!("{RULER}{RULER}lengths = []\n"), "`lengths` is an empty list"),
+            (
+                "[[examples]]\nbenchmark = \"needle\"\ndepths = []\n".to_owned(),
+                "`depths` is an empty list",
+            ),
             ("title = \"x\"".to_owned(), "missing field `examples`"),
             (
                 "[[examples]]\nbenchmark = \"file\"\n".to_owned(),
@@ -353,6 +378,8 @@ mod tests {
         );
         let grid: Grid = format!("methods = [\"inertia:ratio=0.5\"]\n{RULER}").parse().unwrap();
         assert_eq!(grid.runs()[1].to_string(), "inertia:ratio=0.5");
+        let paper = format!("{RULER}[paper]\nmethods = []\n").parse::<Grid>();
+        assert!(paper.is_ok(), "what the paper needs is not the grid's");
     }
 
     #[test]

@@ -22,8 +22,8 @@ use std::path::Path;
 use crate::metrics::Scorer;
 use crate::{EvalError, Example};
 
-/// Refuses what could not be told apart or scored after a long run: a second example of the same identifier, and
-/// references that do not fit their metric.
+/// Refuses what could not be told apart, asked or scored after a long run: a second example of the same identifier, nothing
+/// to read or to generate, and answers that do not fit their metric.
 fn checked(path: &Path, examples: Vec<(usize, Example)>) -> Result<Vec<Example>, EvalError> {
     let mut seen = BTreeSet::new();
     for (line, example) in &examples {
@@ -39,6 +39,12 @@ fn checked(path: &Path, examples: Vec<(usize, Example)>) -> Result<Vec<Example>,
                 "the identifier `{}` occurs a second time; identifiers must be unique",
                 example.id
             ));
+        }
+        if example.context.is_empty() && example.question.is_empty() {
+            return bad("context and question are both empty; give at least one of them".to_owned());
+        }
+        if example.max_new_tokens == 0 {
+            return bad("no tokens are left for the answer; `max_new_tokens` must be at least 1".to_owned());
         }
         match Scorer::default().score(&example.scoring, "", &example.answers) {
             // Where jieba is will be said later.

@@ -12,6 +12,8 @@ pub use chinese::ChineseWords;
 pub use rouge::{Overlap, Rouge};
 pub use similarity::LineSimilarity;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::python;
@@ -48,6 +50,13 @@ pub enum Metric {
     /// Needle in a haystack: ROUGE-L F, the reference in the place of the hypothesis as kvpress has it. The package raises
     /// on an empty answer, which ends a run there; here that scores 0.
     NeedleRougeL,
+}
+
+/// As in a user's file: `string_match_part`.
+impl fmt::Display for Metric {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
 }
 
 /// Whose scoring rules: they differ in how an answer is cleaned, and in what counts as choosing a letter.
@@ -104,7 +113,7 @@ impl Scorer<'_> {
         if references.is_empty() {
             return Err(EvalError::Reference {
                 metric: scoring.metric,
-                what: "there is no reference".into(),
+                what: "there is no right answer to compare with; give at least one".into(),
             });
         }
         let answer = scoring.cleaned(prediction);
@@ -139,7 +148,11 @@ impl Scorer<'_> {
         let chinese = || self.chinese.ok_or(EvalError::NoChineseWords { metric });
         let retrieval = |label: &str| {
             let gold = matching::labelled_number(reference, label);
-            gold.ok_or_else(|| bad(&format!("`{reference}` has no number after `{label}`")))
+            gold.ok_or_else(|| {
+                bad(&format!(
+                    "`{reference}` has no number after `{label}`; correct the example's answers"
+                ))
+            })
         };
         Ok(match metric {
             Metric::StringMatchAll | Metric::StringMatchPart => {
@@ -153,7 +166,7 @@ impl Scorer<'_> {
                 rouge::rouge_l_f(&chinese.spaced(answer), &chinese.spaced(reference))
             }
             Metric::Classification if scoring.classes.is_empty() => {
-                return Err(bad("the task's classes are not given"));
+                return Err(bad("the task's classes are not given; list them all as `classes`"));
             }
             Metric::Classification => matching::classification(answer, reference, &scoring.classes),
             Metric::Retrieval => matching::number(answer, retrieval("Paragraph ")?),
@@ -261,7 +274,7 @@ mod tests {
                 .unwrap_err()
                 .to_string()
         };
-        assert!(error(Metric::QaF1, &[]).contains("no reference"));
+        assert!(error(Metric::QaF1, &[]).contains("`qa_f1`: there is no right answer"));
         assert!(error(Metric::Classification, &["x"]).contains("classes"));
         assert!(error(Metric::Retrieval, &["7"]).contains("`Paragraph `"));
         assert!(error(Metric::QaF1Chinese, &["x"]).contains("jieba"));

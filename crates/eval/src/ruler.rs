@@ -199,7 +199,7 @@ impl Ruler {
             length,
             needed: tokens + kept_free,
         };
-        let budget = length.checked_sub(kept_free).ok_or_else(|| too_short(0))?;
+        let budget = length.saturating_sub(kept_free);
         let example_units = if task == RulerTask::Vt {
             self.fit_example(length, tokens)
         } else {

@@ -43,6 +43,15 @@ pub struct RunOptions<'a> {
 /// Most methods that step together: all of them hold a cache meanwhile.
 pub const MOST_TOGETHER: usize = 16;
 
+/// What a run has run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ran {
+    /// Units, failed ones included.
+    pub units: usize,
+    /// Units that failed.
+    pub failed: usize,
+}
+
 /// Where a run is.
 #[derive(Debug, Clone, Copy)]
 pub struct RunProgress<'a> {
@@ -71,20 +80,21 @@ pub fn run(
     options: &RunOptions<'_>,
     results: &mut Results,
     progress: &mut dyn FnMut(RunProgress<'_>) -> ControlFlow<()>,
-) -> Result<(), EvalError> {
+) -> Result<Ran, EvalError> {
     let mut run = Run {
         engine,
         options,
         progress,
         done: plan.done(),
         total: plan.units(),
+        ran: Ran::default(),
         work: 0.0,
         all_work: plan.work(),
     };
     for open in plan.open() {
         run.example(open, results)?;
     }
-    Ok(())
+    Ok(run.ran)
 }
 
 /// A failure is recorded, but a cancelled unit has not failed.
@@ -108,6 +118,7 @@ struct Run<'a> {
     progress: &'a mut dyn FnMut(RunProgress<'_>) -> ControlFlow<()>,
     done: usize,
     total: usize,
+    ran: Ran,
     /// Work done and in all, as [`Open::work`] counts.
     work: f64,
     all_work: f64,
@@ -137,6 +148,8 @@ impl Run<'_> {
                 Err(reason) => group.iter().map(|_| Err(reason.clone())).collect(),
             };
             for ((method, key), scored) in group.iter().zip(scored) {
+                self.ran.units += 1;
+                self.ran.failed += usize::from(scored.is_err());
                 results.push(&record(key.clone(), self.engine, method, example, scored))?;
             }
             self.done += group.len();

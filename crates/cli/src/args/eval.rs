@@ -198,7 +198,8 @@ pub(crate) struct KvpressArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct EvalFileArguments {
-    /// The file
+    /// JSON Lines of `context`, `question` and `answers`; also `id`, `task`, `answer_prefix`, `max_new_tokens`, `metric`,
+    /// `first_line` and `classes`. Any other key is a label to group by
     pub(crate) file: PathBuf,
 
     /// Which tasks [default: all that are there]

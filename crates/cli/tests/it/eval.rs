@@ -136,7 +136,104 @@ fn what_is_wrong_is_named() {
         2,
         "train-scorer",
     );
-    world.refuses(&["eval", "show", "nowhere"], 1, "nowhere");
+    world.refuses(
+        &["eval", "show", "nowhere"],
+        1,
+        "nowhere/results.jsonl cannot be read; give a folder of results",
+    );
+    let rows = world.file("rows.jsonl", ROWS);
+    world.refuses(
+        &["eval", "file", rows.to_str().unwrap(), "-m", model, "-o", "rows.jsonl"],
+        1,
+        "results cannot be written to rows.jsonl; give a folder",
+    );
+    fs::create_dir(world.path().join("new")).unwrap();
+    fs::write(world.path().join("new/results.jsonl"), "").unwrap();
+    world.refuses(&["eval", "show", "new"], 2, "new has no results yet");
+}
+
+#[test]
+fn examples_that_some_methods_lack_are_told() {
+    let world = World::new();
+    world.tiny_model();
+    world.file("rows.jsonl", ROWS);
+    let run = |methods: &str, limit: &str| {
+        let output = world.eval(
+            &["file", "rows.jsonl", "--methods", methods, "--limit", limit],
+            "results",
+        );
+        success(&output);
+        assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+    };
+    run("inertia", "2");
+    let show = |flags: &[&str]| world.run(&[&["eval", "show", "results"], flags].concat());
+    assert!(!stderr(&show(&[])).contains("warning"), "{}", stderr(&show(&[])));
+    run("random", "1");
+    for flags in [&[][..], &["--json"]] {
+        let output = show(flags);
+        success(&output);
+        let words = "figures are over the 1 example that all methods have run; there are 2 of `full`, 2 of `inertia`, 1 of \
+                     `random`";
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    }
+    let summary = json(&show(&["--json"]));
+    assert_eq!(
+        (&summary[0]["methods"][1]["examples"], &summary[0]["methods"][1]["ran"]),
+        (&1.into(), &2.into())
+    );
+
+    // Another context is another run.
+    success(&world.eval(
+        &["file", "rows.jsonl", "--methods", "full", "--context", "1000"],
+        "results",
+    ));
+    assert!(
+        stderr(&show(&[])).contains("tiny: 2 results of the same example and method as a later one"),
+        "{}",
+        stderr(&show(&[]))
+    );
+
+    // Without a line of `random` that others share.
+    let path = world.path().join("results/results.jsonl");
+    let lines = fs::read_to_string(&path).unwrap();
+    let is_apart = |line: &&str| line.contains("\"method\":\"random\"") || line.contains("\"id\":\"2\"");
+    let apart: Vec<&str> = lines.lines().filter(is_apart).collect();
+    fs::write(&path, apart.join("\n") + "\n").unwrap();
+    let output = show(&[]);
+    success(&output);
+    assert!(
+        stderr(&output).contains("the methods have no example in common"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[test]
+fn a_run_of_failures_only_has_failed() {
+    let world = World::new();
+    world.tiny_model();
+    let endless = ROWS.replace("\"answers\"", "\"max_new_tokens\": 99999999, \"answers\"");
+    world.file("endless.jsonl", &endless);
+    let file = ["file", "endless.jsonl", "--methods", "inertia"];
+    let dry = world.eval(&[&file[..], &["--dry-run"]].concat(), "results");
+    success(&dry);
+    assert!(stderr(&dry).contains("will fail: 2 of 2"), "{}", stderr(&dry));
+    for _ in 0..2 {
+        let output = world.eval(&file, "results");
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        let words = "error: all 4 units of this run failed";
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    }
+    // One line of the two can run.
+    let half = [ROWS.lines().next().unwrap(), endless.lines().nth(1).unwrap()].join("\n");
+    world.file("endless.jsonl", half);
+    let output = world.eval(&file, "results");
+    success(&output);
+    assert!(
+        stderr(&output).contains("2 of 4 units of this run failed"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 impl World {
@@ -322,6 +419,8 @@ fn what_a_benchmark_lacks_is_said_before_it_runs() {
     world.file("grid.toml", "sample = 2\n[[examples]]\nbenchmark = \"ruler\"\n");
     let rows = "[[examples]]\nbenchmark = \"file\"\npath = \"rows.jsonl\"\n";
     world.file("twice.toml", rows.repeat(2));
+    world.file("none.toml", "[[examples]]\nbenchmark = \"ruler\"\nlengths = []\n");
+    world.file("essay.txt", "Some text.");
     world.file("rows.jsonl", ROWS);
     for (arguments, code, words) in [
         (&["longbench", "empty"][..], 2, "qasper.jsonl"),
@@ -346,6 +445,22 @@ fn what_a_benchmark_lacks_is_said_before_it_runs() {
         (&["grid", "grid.toml"], 2, "unknown field `sample`"),
         (&["grid", "twice.toml"], 2, "occurs twice"),
         (&["grid", "nowhere.toml"], 1, "nowhere.toml"),
+        (&["grid", "none.toml"], 2, "none.toml: `lengths` is an empty list"),
+        (
+            &["file", "essay.txt"],
+            1,
+            "essay.txt:1: this is no JSON: expected value (column 1); give one JSON object",
+        ),
+        (
+            &["file", "empty"],
+            1,
+            "empty cannot be read; check the path: Is a directory",
+        ),
+        (
+            &["ruler", "--lengths", "300", "--tasks", "vt"],
+            1,
+            "ask for a length of that or a little more",
+        ),
     ] {
         let output = world.eval(arguments, "results");
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", stderr(&output));

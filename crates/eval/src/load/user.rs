@@ -50,20 +50,42 @@ struct Row {
     others: BTreeMap<String, Value>,
 }
 
+/// The keys of a row that are no labels.
+const KEYS: [&str; 11] = [
+    "context",
+    "question",
+    "answers",
+    "answer",
+    "id",
+    "task",
+    "answer_prefix",
+    "max_new_tokens",
+    "metric",
+    "first_line",
+    "classes",
+];
+
 /// Reads JSON Lines (or a JSON array in a `.json` file) of `context`, `question` and `answers`, a list or one text.
 ///
 /// A row may also have `id` (otherwise its line number), `task` (otherwise the file's name), `answer_prefix`,
-/// `max_new_tokens`, `metric`, `first_line` and `classes`; texts and numbers of any other name become labels to group by.
+/// `max_new_tokens`, `metric`, `first_line` and `classes`. Texts, numbers and truth values of any other name become labels
+/// to group by, and `null` is none.
 ///
 /// # Errors
 ///
-/// A row is not of this form, has no answer, or repeats an identifier.
+/// A row is not of this form, has no answer, repeats an identifier, or has a key that is no label: one that is almost one of
+/// the above, or whose value is a list or an object.
 pub fn user_file(path: &Path, defaults: UserDefaults) -> Result<Vec<Example>, EvalError> {
     let file_name = path
         .file_stem()
         .map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
     let mut examples = Vec::new();
     for (line, row) in json_rows::<Row>(path)? {
+        let labels = labels(&row.others).map_err(|what| EvalError::Format {
+            path: path.to_owned(),
+            line,
+            what,
+        })?;
         examples.push((
             line,
             Example {
@@ -82,13 +104,90 @@ pub fn user_file(path: &Path, defaults: UserDefaults) -> Result<Vec<Example>, Ev
                 chat: Chat::AnswerPrefixApart,
                 truncation: None,
                 stop_at_newline: false,
-                labels: row
-                    .others
-                    .iter()
-                    .filter_map(|(name, value)| Some((name.clone(), label(value)?)))
-                    .collect(),
+                labels,
             },
         ));
     }
     checked(path, examples)
+}
+
+/// The labels among the keys that are not known.
+fn labels(others: &BTreeMap<String, Value>) -> Result<BTreeMap<String, String>, String> {
+    let mut labels = BTreeMap::new();
+    for (name, value) in others {
+        if let Some(key) = KEYS.iter().find(|key| is_misspelt(name, key)) {
+            return Err(format!(
+                "unknown key `{name}`, is `{key}` meant? The keys are {}; any other becomes a label, so give a label another \
+                 name",
+                KEYS.join(", ")
+            ));
+        }
+        match label(value) {
+            Some(text) => {
+                labels.insert(name.clone(), text);
+            }
+            None if value.is_null() => {}
+            None => {
+                return Err(format!(
+                    "unknown key `{name}`, which as a label must be a text, a number or a truth value; the other keys are {}",
+                    KEYS.join(", ")
+                ));
+            }
+        }
+    }
+    Ok(labels)
+}
+
+/// Whether a name is a key but for its case and up to a third of its letters.
+fn is_misspelt(name: &str, key: &str) -> bool {
+    edit_distance(&name.to_lowercase(), key) <= key.len() / 3
+}
+
+/// Letters to insert, remove or replace (Levenshtein).
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, a) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{edit_distance, is_misspelt};
+
+    #[test]
+    fn a_name_is_misspelt_up_to_a_third_of_its_letters() {
+        assert_eq!(edit_distance("kitten", "sitting"), 3);
+        assert_eq!((edit_distance("", "abc"), edit_distance("abc", "")), (3, 3));
+        for (name, key) in [
+            ("max_tokens", "max_new_tokens"),
+            ("maxNewTokens", "max_new_tokens"),
+            ("answer_prefx", "answer_prefix"),
+            ("Context", "context"),
+            ("tasks", "task"),
+            ("ID", "id"),
+        ] {
+            assert!(is_misspelt(name, key), "{name}");
+        }
+        for label in [
+            "length",
+            "bin",
+            "depth",
+            "category",
+            "difficulty",
+            "source",
+            "year",
+            "language",
+        ] {
+            assert!(super::KEYS.iter().all(|key| !is_misspelt(label, key)), "{label}");
+        }
+    }
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use inertiakv::{Engine, Method, Session};
 use serde::Serialize;
 
-use super::{MOST_TOGETHER, Open, Plan};
-use crate::EvalError;
+use super::{MOST_TOGETHER, Open, Plan, Prompt};
+use crate::{EvalError, Example};
 
 /// What is left of a run and what it will cost, from a short probe of the model. Times are for answers of full length and
 /// take no account of attention over long contexts, which is slower than over the probe's.
@@ -17,6 +17,8 @@ pub struct Estimate {
     pub examples: usize,
     /// Units left to run.
     pub units: usize,
+    /// Examples that do not fit into the context and will fail; they are in no other figure but the two above.
+    pub too_long: usize,
     /// Tokens of all contexts, about: from their bytes.
     pub prompt_tokens: usize,
     /// Tokens of the longest context with its question and answer.
@@ -69,6 +71,7 @@ impl Estimate {
         let mut estimate = Self {
             examples: plan.open().len(),
             units: plan.units() - plan.done(),
+            too_long: 0,
             prompt_tokens: 0,
             longest: 0,
             prefill_seconds: 0.0,
@@ -80,6 +83,14 @@ impl Estimate {
         for open in plan.open() {
             let example = open.example;
             let tokens = tokens_of(example.context.len());
+            let longest = tokens + tokens_of(example.question.len());
+            let longest = longest.saturating_add(example.max_new_tokens);
+            // Only what may be too long is worth its tokens.
+            if longest > engine.context() && is_too_long(engine, example)? {
+                estimate.too_long += 1;
+                continue;
+            }
+            let longest = longest.min(engine.context());
             let own = open
                 .methods
                 .iter()
@@ -92,7 +103,6 @@ impl Estimate {
             let groups = open.methods.len().div_ceil(most);
             estimate.answer_seconds +=
                 question * open.methods.len() as f64 + (groups * example.max_new_tokens) as f64 * probe.step_seconds;
-            let longest = tokens + tokens_of(example.question.len()) + example.max_new_tokens;
             estimate.longest = estimate.longest.max(longest);
             let held = open
                 .methods
@@ -109,6 +119,14 @@ impl Estimate {
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.prefill_seconds + self.answer_seconds
+    }
+}
+
+/// Whether an example cannot be run at all; what its benchmark cuts can.
+fn is_too_long(engine: &Engine, example: &Example) -> Result<bool, EvalError> {
+    match Prompt::new(engine, example, engine.context()) {
+        Err(EvalError::TooLong { .. }) => Ok(true),
+        prompt => prompt.map(|_| false),
     }
 }
 

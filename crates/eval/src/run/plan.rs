@@ -95,7 +95,7 @@ impl Open<'_> {
     /// a hundred bytes of it.
     #[must_use]
     pub fn work(&self) -> f64 {
-        (self.example.context.len() + 100 * self.example.max_new_tokens) as f64
+        self.example.context.len() as f64 + 100.0 * self.example.max_new_tokens as f64
     }
 }
 

@@ -23,7 +23,7 @@ impl Prompt {
     /// It does not fit and the benchmark does not cut, or the model's chat template is broken.
     pub fn new(engine: &Engine, example: &Example, most: usize) -> Result<Self, EvalError> {
         let whole = Self::of(engine, example)?;
-        let length = whole.context.len() + whole.question.len() + example.max_new_tokens;
+        let length = (whole.context.len() + whole.question.len()).saturating_add(example.max_new_tokens);
         if length <= most {
             return Ok(whole);
         }

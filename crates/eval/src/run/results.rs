@@ -139,11 +139,14 @@ impl Results {
     /// The folder cannot be made or read, another run writes there, or a line in the middle of its file is no record.
     pub fn open(folder: &Path) -> Result<Self, EvalError> {
         let path = file_in(folder);
-        let failed = |source| EvalError::Results {
+        let failed = |source| EvalError::ResultsUnwritable {
             path: path.clone(),
             source,
         };
-        fs::create_dir_all(folder).map_err(failed)?;
+        fs::create_dir_all(folder).map_err(|source| EvalError::ResultsUnwritable {
+            path: folder.to_owned(),
+            source,
+        })?;
         let mut file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -180,7 +183,7 @@ impl Results {
 
     /// Adds what holds this outcome.
     pub(super) fn push_value(&mut self, outcome: &Outcome, record: &impl Serialize) -> Result<(), EvalError> {
-        let failed = |source| EvalError::Results {
+        let failed = |source| EvalError::ResultsUnwritable {
             path: self.path.clone(),
             source,
         };

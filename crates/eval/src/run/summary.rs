@@ -26,8 +26,10 @@ pub struct MethodSummary {
     /// `LongBench`'s average over categories, where there are categories.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_category: Option<ByCategory>,
-    /// Examples, failed ones included.
+    /// Examples that all methods have run, failed ones included.
     pub examples: usize,
+    /// Examples that this method has run, those that others have not included.
+    pub ran: usize,
     /// Examples that failed, which count 0.
     pub failed: usize,
     /// Difference to the reference in points, with its paired bootstrap interval over examples within tasks; `None` for
@@ -78,14 +80,21 @@ pub fn summarise<'a>(
     bootstrap: &Bootstrap,
 ) -> Result<Vec<MethodSummary>, EvalError> {
     let outcomes: Vec<&Outcome> = outcomes.into_iter().collect();
-    let scores = common_scores(outcomes.iter().copied(), methods);
+    let mut scores = scores_of(outcomes.iter().copied(), methods);
+    let ran = |scores: &Scores<'_>, method: &String| {
+        let of_tasks = scores.values().filter_map(|of_methods| of_methods.get(method.as_str()));
+        of_tasks.map(BTreeMap::len).sum()
+    };
+    let ran: Vec<usize> = methods.iter().map(|method| ran(&scores, method)).collect();
+    keep_common(&mut scores, methods);
     let summaries = methods
         .iter()
         .map(|method| summary_of(method, &scores, &methods[0], bootstrap));
     let mut summaries = summaries.collect::<Result<Vec<_>, _>>()?;
     let lengths = labelled(&outcomes, |outcome| outcome.labels.get("length")?.parse().ok());
     let categories = labelled(&outcomes, |outcome| outcome.labels.get("category").cloned());
-    for summary in &mut summaries {
+    for (summary, ran) in summaries.iter_mut().zip(ran) {
+        summary.ran = ran;
         summary.by_length = by_length(means(&summary.tasks, &lengths));
         summary.by_category = by_category(means(&summary.tasks, &categories));
     }
@@ -110,7 +119,9 @@ pub fn anatomies<'a>(
 ) -> Result<BTreeMap<String, Anatomy>, EvalError> {
     let mut all: Vec<Vec<f64>> = rules.iter().map(|_| Vec::new()).collect();
     let mut anatomies = BTreeMap::new();
-    for (task, of_methods) in &common_scores(outcomes, rules) {
+    let mut common = scores_of(outcomes, rules);
+    keep_common(&mut common, rules);
+    for (task, of_methods) in &common {
         let scores = |rule: &String| {
             of_methods[rule.as_str()]
                 .values()
@@ -176,8 +187,8 @@ fn task_of(outcome: &Outcome) -> String {
     }
 }
 
-/// Per task and method the score of every example, of examples that all methods have run.
-fn common_scores<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, methods: &[String]) -> Scores<'a> {
+/// Per task and method the score of every example.
+fn scores_of<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, methods: &[String]) -> Scores<'a> {
     let mut scores: Scores<'_> = BTreeMap::new();
     for outcome in outcomes {
         if methods.contains(&outcome.method) {
@@ -189,6 +200,11 @@ fn common_scores<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, methods: &
             of_method.insert(outcome.id.clone(), outcome.score);
         }
     }
+    scores
+}
+
+/// Leaves the examples that all methods have run.
+fn keep_common(scores: &mut Scores<'_>, methods: &[String]) {
     for of_methods in scores.values_mut() {
         let common = |id: &String| {
             methods
@@ -206,7 +222,6 @@ fn common_scores<'a>(outcomes: impl IntoIterator<Item = &'a Outcome>, methods: &
         }
     }
     scores.retain(|_, of_methods| of_methods.values().any(|s| !s.is_empty()));
-    scores
 }
 
 type Scores<'a> = BTreeMap<String, BTreeMap<&'a str, BTreeMap<String, Option<f64>>>>;
@@ -248,6 +263,7 @@ fn summary_of(
         by_length: None,
         by_category: None,
         examples,
+        ran: 0,
         failed,
         difference: if is_reference {
             None
@@ -329,6 +345,7 @@ mod tests {
         let found = summarise(&outcomes, &methods, &Bootstrap::default()).unwrap();
         assert_eq!(found[0].tasks, BTreeMap::from([("t 512".to_owned(), 75.0)]));
         assert_eq!((found[1].mean, found[1].failed, found[1].examples), (Some(25.0), 1, 2));
+        assert_eq!((found[0].examples, found[0].ran, found[1].ran), (2, 3, 2));
         assert_eq!(found[1].difference.as_ref().unwrap().mean, -50.0);
         assert_eq!(found[1].outcomes.unwrap().losses, 2);
         assert!(found[0].difference.is_none());
@@ -337,7 +354,7 @@ mod tests {
         assert!(
             found
                 .iter()
-                .all(|summary| summary.mean.is_none() && summary.difference.is_none())
+                .all(|summary| summary.mean.is_none() && summary.difference.is_none() && summary.ran == 1)
         );
     }
 }

@@ -216,12 +216,22 @@ pub fn rank_trace(
 ///
 /// # Errors
 ///
-/// The method has no ranking that lives through the steps.
+/// The method has no ranking that lives through the steps, or one over a compressed prompt only.
 pub fn running(method: &Method) -> Result<Method, EvalError> {
     let policy = &method.decode.policy;
-    if method.prefill.is_some() || !policy.evicts() {
+    if !policy.evicts() {
         return Err(EvalError::NoRanking {
             method: method.to_string(),
+        });
+    }
+    if method.prefill.is_some() {
+        let decode = Method {
+            prefill: None,
+            ..method.clone()
+        };
+        return Err(EvalError::CompressedRanking {
+            method: method.to_string(),
+            decode: decode.to_string(),
         });
     }
     Ok(Method {

@@ -32,7 +32,7 @@ fn user(text: &str) -> Result<Vec<Example>, EvalError> {
 #[test]
 fn a_users_file_needs_three_fields() {
     let text = concat!(
-        "\u{feff}{\"context\": \"C\", \"question\": \"Q\", \"answers\": [\"a\", \"b\"], \"source\": \"web\", \"year\": 1999}\r\n",
+        "\u{feff}{\"context\": \"C\", \"question\": \"Q\", \"answers\": [\"a\", \"b\"], \"source\": \"web\", \"year\": 1999, \"level\": null}\r\n",
         "\n",
         r#"{"context": "C", "question": "Q", "answer": "a", "id": "x", "task": "t", "metric": "rouge_l", "max_new_tokens": 5}"#,
     );
@@ -53,6 +53,7 @@ fn a_users_file_needs_three_fields() {
         ),
         ("web", "1999")
     );
+    assert_eq!(examples[0].labels.len(), 2, "null is no label");
     assert_eq!(
         (
             examples[1].id.as_str(),
@@ -74,7 +75,10 @@ fn a_bad_row_is_named_by_its_line() {
             r#"{"context": "C", "question": "Q", "answers": [1]}"#,
             "answers must be a text or a list of texts",
         ),
-        (r#"{"context": "C", "question": "Q", "answers": []}"#, "no reference"),
+        (
+            r#"{"context": "C", "question": "Q", "answers": []}"#,
+            "by the metric `string_match_part`: there is no right answer",
+        ),
         (
             r#"{"context": "C", "question": "Q", "answers": "a", "metric": "f2"}"#,
             "unknown variant `f2`",
@@ -84,6 +88,27 @@ fn a_bad_row_is_named_by_its_line() {
             "classes",
         ),
         (r#"{"context": "C""#, "(column"),
+        ("Some text.", "one JSON object per line"),
+        (
+            r#"{"context": "C", "question": "Q", "answers": "a", "answer_prefx": "x"}"#,
+            "unknown key `answer_prefx`, is `answer_prefix` meant? The keys are context, question,",
+        ),
+        (
+            r#"{"context": "C", "question": "Q", "answers": "a", "max_tokens": 1}"#,
+            "is `max_new_tokens` meant?",
+        ),
+        (
+            r#"{"context": "C", "question": "Q", "answers": "a", "words": ["x"]}"#,
+            "unknown key `words`, which as a label must be a text",
+        ),
+        (
+            r#"{"context": "C", "question": "Q", "answers": "a", "max_new_tokens": 0}"#,
+            "`max_new_tokens` must be at least 1",
+        ),
+        (
+            r#"{"context": "", "question": "", "answers": "a"}"#,
+            "context and question are both empty",
+        ),
         (good, "`x` occurs a second time"),
     ] {
         let error = message(user(&format!("{good}\n\n{bad}\n")));
@@ -92,8 +117,11 @@ fn a_bad_row_is_named_by_its_line() {
     assert!(message(user("\n")).contains("no rows"));
     assert!(message(user_file(Path::new("nowhere.jsonl"), UserDefaults::default())).contains("nowhere.jsonl"));
     let (_folder, path) = file("bytes.jsonl", "");
-    fs::write(&path, b"{\"context\": \"\xff\"}").unwrap();
-    assert!(message(user_file(&path, UserDefaults::default())).contains("bytes.jsonl:1: "));
+    fs::write(&path, b"\n{\"context\": \"\xff\"}").unwrap();
+    let error = message(user_file(&path, UserDefaults::default()));
+    assert!(error.contains("bytes.jsonl:2: this line is not UTF-8"), "{error}");
+    let (folder, _path) = file("a", "");
+    assert!(message(user_file(folder.path(), UserDefaults::default())).contains("cannot be read; check the path"));
 }
 
 #[test]

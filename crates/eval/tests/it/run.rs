@@ -448,6 +448,13 @@ fn an_estimate_counts_what_is_left() {
         .sum();
     assert!(estimate.prompt_tokens.abs_diff(tokens) <= 3, "{estimate:?}, {tokens}");
     assert!(estimate.seconds() > 0.0 && estimate.kv_bytes > 0);
+    // What cannot run costs nothing.
+    let mut with_endless = examples.clone();
+    with_endless[1].max_new_tokens = usize::MAX;
+    let plan = Plan::new(&engine, &with_endless, &methods, &there).unwrap();
+    let fewer = Estimate::of(&engine, &plan, false).unwrap().unwrap();
+    assert_eq!((estimate.too_long, fewer.too_long, fewer.examples), (0, 1, 3));
+    assert!(fewer.prompt_tokens < estimate.prompt_tokens && fewer.longest == estimate.longest);
     run_all(&engine, &examples, &["full", "inertia"], &path).unwrap();
     let there = Outcomes::read(&path).unwrap();
     let plan = Plan::new(&engine, &examples, &methods, &there).unwrap();

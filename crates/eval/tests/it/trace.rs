@@ -178,7 +178,15 @@ fn methods_without_a_ranking_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let engine = engine(folder.path());
     let (context, question) = prompt(&engine);
-    for text in ["full", "snapkv", "snapkv+inertia"] {
+    for (text, words) in [
+        ("full", "nothing to trace"),
+        ("snapkv", "nothing to trace"),
+        (
+            "snapkv:ratio=0.5+inertia:alpha=0.5",
+            "compresses the prompt first, and then its KV heads may hold different entries",
+        ),
+        ("kvzip+h2o", "trace what it does while decoding alone: `h2o`"),
+    ] {
         let error = rank_trace(
             &engine,
             &context,
@@ -188,6 +196,6 @@ fn methods_without_a_ranking_are_refused() {
             &mut |_, _| ControlFlow::Continue(()),
         )
         .unwrap_err();
-        assert!(error.to_string().contains("nothing to trace"), "{text}: {error}");
+        assert!(error.to_string().contains(words), "{text}: {error}");
     }
 }

@@ -1,13 +1,15 @@
 //! How is a grid run, and what does the user see meanwhile?
 
 use std::collections::HashSet;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use inertiakv::{Engine, Error, Method, memory};
 use inertiakv_eval::grid::Grid;
 use inertiakv_eval::metrics::Scorer;
-use inertiakv_eval::run::{self, Estimate, Outcome, Outcomes, Plan, Results, RunOptions};
+use inertiakv_eval::run::{self, Estimate, Outcome, Outcomes, Plan, Ran, Results, RunOptions};
 use inertiakv_eval::{EvalError, Example};
 use serde::Serialize;
 
@@ -55,6 +57,7 @@ pub(super) fn run(grid: &Grid, ordered: &Ordered<'_>, printer: &Printer) -> anyh
     interrupt::listen(printer.clone());
     let mut left = Vec::new();
     let mut keys = HashSet::new();
+    let mut ran = Ran::default();
     for name in &grid.models {
         let engine = model::open(name, &grid.engine_options(), printer)?;
         let mut examples = grid.examples(&engine)?;
@@ -68,7 +71,9 @@ pub(super) fn run(grid: &Grid, ordered: &Ordered<'_>, printer: &Printer) -> anyh
             let mut results = Results::open(ordered.folder)?;
             let plan = Plan::new(&engine, &examples, &methods, results.outcomes())?;
             keys.extend(plan.keys().iter().cloned());
-            run_one(&engine, &plan, &options, &mut results, printer)?;
+            let of_model = run_one(&engine, &plan, &options, &mut results, printer)?;
+            ran.units += of_model.units;
+            ran.failed += of_model.failed;
         }
     }
     if ordered.pace.dry_run {
@@ -78,7 +83,27 @@ pub(super) fn run(grid: &Grid, ordered: &Ordered<'_>, printer: &Printer) -> anyh
     let outcomes = Outcomes::read(ordered.folder)?;
     let own: Vec<&Outcome> = outcomes.iter().filter(|outcome| keys.contains(&outcome.key)).collect();
     let methods: Vec<String> = methods.iter().map(ToString::to_string).collect();
-    show::show(&own, &methods, &show::Wanted::default(), ordered.json, printer)
+    show::show(&own, &methods, &show::Wanted::default(), ordered.json, printer)?;
+    match ran {
+        Ran { failed: 0, .. } => Ok(()),
+        Ran { units, failed } if failed == units => bail!(
+            "{} of this run failed; the reasons are in {}, and the same command tries them again",
+            if units == 1 {
+                "the only unit".to_owned()
+            } else {
+                format!("all {} units", count(units))
+            },
+            ordered.folder.join("results.jsonl").display()
+        ),
+        Ran { units, failed } => {
+            printer.warn(&format!(
+                "{} of {} units of this run failed and count 0; the same command tries them again",
+                count(failed),
+                count(units)
+            ));
+            Ok(())
+        }
+    }
 }
 
 fn run_one(
@@ -87,7 +112,7 @@ fn run_one(
     options: &RunOptions<'_>,
     results: &mut Results,
     printer: &Printer,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Ran> {
     if plan.work() > LONG
         && let Some(estimate) = Estimate::of(engine, plan, options.apart)?
     {
@@ -126,7 +151,7 @@ fn dry_run(
     folder: &Path,
 ) -> anyhow::Result<Left> {
     let there = match Outcomes::read(folder) {
-        Err(EvalError::Results { .. }) => Outcomes::default(),
+        Err(EvalError::Results { source, .. }) if source.kind() == ErrorKind::NotFound => Outcomes::default(),
         read => read?,
     };
     let plan = Plan::new(engine, examples, methods, &there)?;
@@ -173,6 +198,14 @@ fn show_left(left: &[Left], json: bool, printer: &Printer) -> anyhow::Result<()>
 
 /// What is ahead, and what that is known from.
 fn announce(estimate: &Estimate, printer: &Printer) {
+    if estimate.too_long > 0 {
+        printer.warn(&format!(
+            "examples that do not fit into the context with their answers, and will fail: {} of {}; leave them out, give them \
+             fewer tokens to answer, or use a longer context",
+            count(estimate.too_long),
+            count(estimate.examples),
+        ));
+    }
     let probe = &estimate.probe;
     printer.note(&format!(
         "{} under several methods, {} in all: about {} to prefill and at most {} to answer, from a probe of {} (prefill {}, a \

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::args::EvalShowArguments;
 use crate::failure::usage;
-use crate::format::{count, percent};
+use crate::format::{count, counted, percent};
 use crate::printer::Printer;
 
 /// How methods compare on one model, as it is printed in JSON.
@@ -33,8 +33,16 @@ pub(super) struct Wanted {
 
 /// All that is in a folder.
 pub(super) fn folder(arguments: &EvalShowArguments, printer: &Printer) -> anyhow::Result<()> {
-    let outcomes = Outcomes::read(&arguments.folder)?;
+    let folder = &arguments.folder;
+    let outcomes = Outcomes::read(folder)?;
     let all: Vec<&Outcome> = outcomes.iter().collect();
+    if all.is_empty() {
+        return Err(usage(format!(
+            "{} has no results yet; run `inertiakv eval … -o {}` first",
+            folder.display(),
+            folder.display()
+        )));
+    }
     let mut methods = Vec::new();
     for outcome in &all {
         if !methods.contains(&outcome.method) {
@@ -86,11 +94,25 @@ pub(super) fn show(
             [] => None,
             rules => Some(anatomies(of_model.iter().copied(), rules)?),
         };
-        summaries.push(Summary {
+        let results = of_model.len();
+        let summary = Summary {
             model: model.to_owned(),
             methods: summarise(of_model, methods, &Bootstrap::default())?,
             rules,
-        });
+        };
+        let ran: usize = summary.methods.iter().map(|method| method.ran).sum();
+        let replaced = results.saturating_sub(ran);
+        if replaced > 0 {
+            printer.warn(&format!(
+                "{model}: {} of the same example and method as a later one, from a run with other settings, left out; keep \
+                 such runs in folders of their own",
+                counted(replaced, "result")
+            ));
+        }
+        summaries.push(summary);
+    }
+    for left_out in summaries.iter().filter_map(left_out) {
+        printer.warn(&left_out);
     }
     if json {
         return printer.json(&summaries);
@@ -109,6 +131,24 @@ pub(super) fn show(
         }
     }
     Ok(())
+}
+
+/// What the figures are not over: examples that some methods have run and others have not.
+fn left_out(summary: &Summary) -> Option<String> {
+    let common = summary.methods.first()?.examples;
+    if summary.methods.iter().all(|method| method.ran == common) {
+        return None;
+    }
+    let ran = summary.methods.iter();
+    let ran: Vec<String> = ran.map(|m| format!("{} of `{}`", count(m.ran), m.method)).collect();
+    let figures = match common {
+        0 => "the methods have no example in common, so there are no figures".to_owned(),
+        common => format!(
+            "figures are over the {} that all methods have run",
+            counted(common, "example")
+        ),
+    };
+    Some(format!("{}: {figures}; there are {}", summary.model, ran.join(", ")))
 }
 
 fn print(summary: &Summary, wanted: &Wanted, printer: &Printer) -> anyhow::Result<()> {
