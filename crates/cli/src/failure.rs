@@ -31,10 +31,18 @@ pub(crate) fn is_usage(error: &anyhow::Error) -> bool {
 
 /// What was asked for cannot be, which only the evaluation sees.
 fn is_wrong_setting(cause: &(dyn std::error::Error + 'static)) -> bool {
-    use EvalError::{NoChineseWords, NoQuestions, Setting, UnknownTask};
+    use EvalError::{CompressedRanking, NoChineseWords, NoQuestions, NoRanking, Setting, TooShort, UnknownTask};
     matches!(
         cause.downcast_ref(),
-        Some(Setting(_) | UnknownTask { .. } | NoQuestions { .. } | NoChineseWords { .. })
+        Some(
+            Setting(_)
+                | UnknownTask { .. }
+                | NoQuestions { .. }
+                | NoChineseWords { .. }
+                | TooShort { .. }
+                | NoRanking { .. }
+                | CompressedRanking { .. }
+        )
     )
 }
 

@@ -458,7 +458,7 @@ fn what_a_benchmark_lacks_is_said_before_it_runs() {
         ),
         (
             &["ruler", "--lengths", "300", "--tasks", "vt"],
-            1,
+            2,
             "ask for a length of that or a little more",
         ),
     ] {

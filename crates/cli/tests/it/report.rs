@@ -166,7 +166,7 @@ fn what_cannot_be_shown_or_traced_is_refused() {
     world.refuses(&["report", empty.to_str().unwrap()], 2, "no results yet");
     world.refuses(
         &["trace", "-p", "x", "-m", model, "--method", "snapkv"],
-        1,
+        2,
         "nothing to trace",
     );
     world.refuses(&["trace", "--example", "vt/2048", "-m", model], 2, "vt/2048/0");

@@ -204,19 +204,10 @@ fn nearest(name: &str) -> Option<&'static str> {
 
 /// The fewest insertions, deletions and replacements that turn `typed` into `known` or a beginning of it.
 fn distance_to_beginning(typed: &str, known: &str) -> usize {
-    let known: Vec<char> = known.chars().collect();
-    // `row[j]`: the distance between what was read of `typed` and the first `j` letters of `known`.
-    let mut row: Vec<usize> = (0..=known.len()).collect();
-    for (i, letter) in typed.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, &other) in known.iter().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row.into_iter().min().unwrap_or_default()
+    let ends = known.char_indices().map(|(end, _)| end).chain([known.len()]);
+    ends.map(|end| strsim::levenshtein(typed, &known[..end]))
+        .min()
+        .unwrap_or_default()
 }
 
 #[cfg(test)]

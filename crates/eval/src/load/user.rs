@@ -140,33 +140,15 @@ fn labels(others: &BTreeMap<String, Value>) -> Result<BTreeMap<String, String>, 
 
 /// Whether a name is a key but for its case and up to a third of its letters.
 fn is_misspelt(name: &str, key: &str) -> bool {
-    edit_distance(&name.to_lowercase(), key) <= key.len() / 3
-}
-
-/// Letters to insert, remove or replace (Levenshtein).
-fn edit_distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, a) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in b.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
+    strsim::levenshtein(&name.to_lowercase(), key) <= key.len() / 3
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{edit_distance, is_misspelt};
+    use super::is_misspelt;
 
     #[test]
     fn a_name_is_misspelt_up_to_a_third_of_its_letters() {
-        assert_eq!(edit_distance("kitten", "sitting"), 3);
-        assert_eq!((edit_distance("", "abc"), edit_distance("abc", "")), (3, 3));
         for (name, key) in [
             ("max_tokens", "max_new_tokens"),
             ("maxNewTokens", "max_new_tokens"),
