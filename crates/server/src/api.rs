@@ -2,8 +2,10 @@
 
 mod body;
 mod error;
+mod fields;
 mod generate;
 mod guard;
+mod intake;
 mod shape;
 mod status;
 mod tokens;
@@ -11,7 +13,6 @@ mod tokens;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
@@ -21,6 +22,7 @@ use tower_http::cors::{AllowOrigin, Any, CorsLayer};
 use crate::scheduler::Handle;
 use crate::server::{Origins, ServerOptions};
 use error::ApiError;
+use intake::Room;
 
 /// What every handler may need.
 #[derive(Clone)]
@@ -33,6 +35,7 @@ struct Inner {
     method: Method,
     max_tokens: usize,
     api_keys: Vec<String>,
+    room: Room,
     started: u64,
 }
 
@@ -44,6 +47,7 @@ impl Context {
                 method: options.method.clone(),
                 max_tokens: options.max_tokens,
                 api_keys: options.api_keys.clone(),
+                room: Room::new(options.body_limit),
                 started: unix_seconds(),
             }),
         }
@@ -82,7 +86,6 @@ pub(crate) fn router(context: Context, options: &ServerOptions) -> Router {
                 "this path has another method; see /openapi.json",
             )
         })
-        .layer(DefaultBodyLimit::max(options.body_limit))
         .layer(middleware::from_fn_with_state(context.clone(), guard::require_key));
     let router = match cors(&options.origins) {
         Some(cors) => router.layer(cors),

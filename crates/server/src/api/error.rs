@@ -1,8 +1,7 @@
 //! What does a client learn when something is wrong? `OpenAI`'s error object.
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -51,6 +50,11 @@ impl ApiError {
                 "the API key is missing or wrong; send it as `Authorization: Bearer KEY`",
             )
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
     }
 
     /// Something went wrong after the request was taken.
@@ -122,16 +126,6 @@ impl From<Refused> for ApiError {
     }
 }
 
-impl From<BytesRejection> for ApiError {
-    fn from(rejection: BytesRejection) -> Self {
-        let message = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than the server takes".to_owned(),
-            _ => rejection.body_text(),
-        };
-        Self::new(rejection.status(), message)
-    }
-}
-
 impl From<QueryRejection> for ApiError {
     fn from(rejection: QueryRejection) -> Self {
         Self::new(rejection.status(), rejection.body_text())
@@ -139,7 +133,7 @@ impl From<QueryRejection> for ApiError {
 }
 
 /// A body as JSON; an error names the field that is wrong.
-pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

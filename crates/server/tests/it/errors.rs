@@ -174,3 +174,47 @@ fn a_body_that_is_too_large_is_refused() {
     let response = world.post("/v1/completions", &json!({"prompt": text(1000, 0)}));
     assert_eq!(response.error().0, 413);
 }
+
+/// Who asks first whether to send it need not send it.
+#[test]
+fn a_body_that_is_said_to_be_too_large_is_refused_before_it_comes() {
+    let options = ServerOptions {
+        body_limit: 1000,
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let headers = ["Content-Length: 1001", "Expect: 100-continue"];
+    let response = send(world.address, "POST", "/v1/completions", &headers, "").response();
+    let (status, _, message) = response.error();
+    assert_eq!(status, 413);
+    assert!(message.contains("1000 bytes"), "{message}");
+}
+
+/// Deeper than anything that is built may be.
+#[test]
+fn what_is_refused_whatever_it_has_is_read_past() {
+    let world = World::new();
+    let deep = "[".repeat(500) + &"]".repeat(500);
+    for field in ["tools", "functions", "logit_bias"] {
+        let body = format!("{{\"prompt\": \"hello\", \"{field}\": {deep}}}");
+        let response = send(world.address, "POST", "/v1/completions", &[], &body).response();
+        let (status, param, message) = response.error();
+        assert_eq!((status, param.as_deref()), (400, Some(field)), "{message}");
+    }
+}
+
+/// What could have several forms is not copied to find out which: a list too long ends the reading.
+#[test]
+fn a_list_is_read_as_far_as_it_may_be_long() {
+    let world = World::new();
+    for (field, list) in [("prompt", vec!["x"; 33]), ("stop", vec!["x"; 17])] {
+        let mut body = json!({"prompt": "hello", "max_tokens": 1});
+        body[field] = list.into();
+        let (status, param, message) = world.post("/v1/completions", &body).error();
+        assert_eq!((status, param.as_deref()), (400, Some(field)), "{message}");
+        assert!(message.contains("more than"), "{message}");
+    }
+    let mixed = json!({"prompt": ["hello", 5]});
+    let (status, param, message) = world.post("/v1/completions", &mixed).error();
+    assert_eq!((status, param.as_deref()), (400, Some("prompt[1]")), "{message}");
+}
