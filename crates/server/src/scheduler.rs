@@ -24,7 +24,7 @@ pub(crate) use job::{Answer, Event, Probability, Request};
 use job::{Ending, Job, SlotRecord, SlotState};
 
 /// Most answers that run at once: each holds logits and draws by itself, whatever its cache holds.
-const MOST_ANSWERS: usize = 256;
+pub(crate) const MOST_ANSWERS: usize = 256;
 
 /// How the scheduler shares the engine.
 #[derive(Clone, Debug)]

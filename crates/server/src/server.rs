@@ -1,6 +1,5 @@
 //! How does the server start, and how does it stop?
 
-use std::future::IntoFuture;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
@@ -11,12 +10,17 @@ use inertiakv::policy::{Budget, Preset};
 use inertiakv::{Engine, Error, Method};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::api::{self, Context};
-use crate::scheduler::{self, Handle, Limits, Refused};
+use crate::connections::Connections;
+use crate::scheduler::{self, Handle, Limits, MOST_ANSWERS, Refused};
 
 /// Time that connections get to read the end of what was cancelled.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Connections beside those whose requests wait or run: pages that are open, monitoring.
+const MORE_CONNECTIONS: usize = 256;
 
 /// How to serve. The default listens on this machine alone, on a port of the system's choice, and needs no key.
 #[derive(Clone, Debug)]
@@ -199,13 +203,12 @@ impl Server {
         let (handle, scheduler) = scheduler::start(engine, &limits)?;
         let (stopped, _) = watch::channel(false);
         let stop = Stop { stopped };
-        let (told, grace) = (stop.clone(), options.grace);
+        let told = stop.clone();
         let network = move || {
-            let served = runtime.block_on(serve(listener, handle, &options, &told, grace));
+            runtime.block_on(serve(listener, handle, &options, &told));
             // Whatever still holds a way to the scheduler goes with the runtime.
             runtime.shutdown_timeout(FAREWELL);
-            scheduler.join().map_err(|_| ServerError::Panicked)?;
-            served.map_err(ServerError::System)
+            scheduler.join().map_err(|_| ServerError::Panicked)
         };
         let thread = std::thread::Builder::new()
             .name("inertiakv-network".to_owned())
@@ -235,35 +238,50 @@ impl Server {
 }
 
 /// Serves until told to stop, and then at most the grace and [`FAREWELL`] longer.
-async fn serve(
-    listener: TcpListener,
-    scheduler: Handle,
-    options: &ServerOptions,
-    stop: &Stop,
-    grace: Duration,
-) -> io::Result<()> {
-    let told = || {
-        let mut stopped = stop.stopped.subscribe();
-        // The sender lives as long as this borrow of it.
-        async move { drop(stopped.wait_for(|stopped| *stopped).await) }
-    };
+async fn serve(listener: TcpListener, scheduler: Handle, options: &ServerOptions, stop: &Stop) {
+    let mut stopped = stop.stopped.subscribe();
     let router = api::router(Context::new(scheduler.clone(), options), options);
-    let serving = axum::serve(listener, router)
-        .with_graceful_shutdown(told())
-        .into_future();
-    let deadline = async {
-        told().await;
-        tracing::info!("stopping; running requests have {} s", grace.as_secs_f64());
-        tokio::time::sleep(grace).await;
-        scheduler.cancel_all();
-        tokio::time::sleep(FAREWELL).await;
-    };
-    tokio::pin!(serving);
+    let connections = Connections::new(router, most_connections(options.max_queue), stopped.clone());
     tokio::select! {
-        served = &mut serving => served,
-        () = deadline => {
-            tracing::warn!("connections were closed before their clients had read everything");
-            Ok(())
-        }
+        () = connections.accept(&listener) => {}
+        // The sender lives as long as this borrow of it.
+        _ = stopped.wait_for(|stopped| *stopped) => {}
     }
+    drop(listener);
+    tracing::info!("stopping; running requests have {} s", options.grace.as_secs_f64());
+    // A request that is still being sent is not waited for.
+    if timeout(options.grace, scheduler.idle()).await.is_err() {
+        tracing::warn!("the time is over; what still runs is cancelled");
+        scheduler.cancel_all();
+    }
+    match connections.end(FAREWELL).await {
+        0 => tracing::info!("stopped; every connection has ended"),
+        open => tracing::warn!("stopped; {open} connections were closed that had not read or sent everything"),
+    }
+}
+
+/// Connections for every request that may wait or run and some more, as far as the system has files for them: what else
+/// is open in this process needs some too.
+fn most_connections(queue: usize) -> u32 {
+    let wanted = u32::try_from(queue.saturating_add(MOST_ANSWERS + MORE_CONNECTIONS)).unwrap_or(u32::MAX);
+    let wanted = wanted.min(1 << 20);
+    let Some(files) = most_files() else { return wanted };
+    let possible = u32::try_from(files / 4 * 3).unwrap_or(u32::MAX).max(1);
+    if possible < wanted {
+        tracing::warn!(
+            "the system lets this process open {files} files, so at most {possible} connections are open at a time and \
+             others wait; {wanted} would be enough for the queue"
+        );
+    }
+    wanted.min(possible)
+}
+
+#[cfg(unix)]
+fn most_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+#[cfg(not(unix))]
+fn most_files() -> Option<u64> {
+    None
 }

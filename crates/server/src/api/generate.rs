@@ -48,7 +48,10 @@ async fn answer(
     body: Intake,
     dialect: Dialect,
 ) -> Result<Response, ApiError> {
+    let in_hand = context.scheduler().in_hand();
     let (shape, events, stream) = off_the_network_thread(body, move |body| {
+        // Until the scheduler has it.
+        let _in_hand = in_hand;
         let body: Body = parse(body)?;
         let wanted = match dialect {
             Dialect::Chat => body.chat(&context, &id),

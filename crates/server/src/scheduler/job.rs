@@ -6,6 +6,7 @@ use inertiakv::{FinishReason, GenerateOptions, Method, RunReport, Session, negat
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::handle::InHand;
 use crate::footprint::Footprint;
 use crate::metrics::Metrics;
 
@@ -119,10 +120,11 @@ pub(super) struct Job {
     pub(super) method: String,
     pub(super) events: UnboundedSender<Event>,
     pub(super) received: Instant,
+    _in_hand: InHand,
 }
 
 impl Job {
-    pub(super) fn new(request: Request, footprint: Footprint, events: UnboundedSender<Event>) -> Self {
+    pub(super) fn new(request: Request, footprint: Footprint, events: UnboundedSender<Event>, in_hand: InHand) -> Self {
         let Method { prefill, decode } = &request.method;
         let method = match prefill {
             None => decode.name.to_string(),
@@ -135,6 +137,7 @@ impl Job {
             method,
             events,
             received: Instant::now(),
+            _in_hand: in_hand,
         }
     }
 

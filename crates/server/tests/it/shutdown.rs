@@ -5,6 +5,7 @@ use std::time::Duration;
 use inertiakv_server::{Origins, Server, ServerError, ServerOptions};
 use serde_json::json;
 
+use crate::client::send;
 use crate::support::World;
 
 #[test]
@@ -28,6 +29,20 @@ fn running_requests_finish() {
         std::net::TcpStream::connect(address).is_err(),
         "nobody listens any more"
     );
+}
+
+/// It would be waited for in vain, and nothing runs.
+#[test]
+fn a_request_that_is_still_being_sent_is_not_waited_for() {
+    let options = ServerOptions {
+        grace: Duration::from_secs(1 << 20),
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let headers = ["Content-Length: 100", "Expect: 100-continue"];
+    let mut half = send(world.address, "POST", "/v1/completions", &headers, "");
+    assert_eq!(half.line(), "HTTP/1.1 100 Continue", "it waits for the body");
+    world.stop().expect("a clean end");
 }
 
 #[test]
