@@ -17,7 +17,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
 use inertiakv::{Engine, Method};
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::scheduler::Handle;
 use crate::server::{Origins, ServerOptions};
@@ -106,11 +106,8 @@ fn cors(origins: &Origins) -> Option<CorsLayer> {
         CorsLayer::new()
             .allow_origin(origins)
             .allow_methods(Any)
-            .allow_headers([
-                HeaderName::from_static("content-type"),
-                HeaderName::from_static("authorization"),
-                HeaderName::from_static(guard::REQUEST_ID),
-            ])
+            // Clients send headers of their own, such as `x-stainless-os`, and a wildcard would not stand for the key's.
+            .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([HeaderName::from_static(guard::REQUEST_ID)]),
     )
 }

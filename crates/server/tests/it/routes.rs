@@ -300,6 +300,33 @@ fn browsers_of_other_origins_are_let_in_when_asked_to() {
     assert_eq!(of(these("https://example.com")), None);
 }
 
+/// `OpenAI`'s client for JavaScript says in headers of its own where it runs.
+#[test]
+fn browsers_may_send_whatever_headers_their_clients_have() {
+    let options = ServerOptions {
+        origins: Origins::Any,
+        api_keys: vec!["key".to_owned()],
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let asked = "authorization,content-type,x-stainless-os,x-stainless-retry-count";
+    let headers = [
+        "Origin: https://example.org",
+        "Access-Control-Request-Method: POST",
+        &format!("Access-Control-Request-Headers: {asked}"),
+    ];
+    let response = send(world.address, "OPTIONS", "/v1/chat/completions", &headers, "").response();
+    assert_eq!(response.header("access-control-allow-headers"), Some(asked));
+    let headers = [
+        "Origin: https://example.org",
+        "Authorization: Bearer key",
+        "X-Stainless-OS: Linux",
+    ];
+    let response = send(world.address, "GET", "/v1/models", &headers, "").response();
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("access-control-allow-origin"), Some("*"));
+}
+
 #[test]
 fn requests_keep_their_names() {
     let world = World::new();
