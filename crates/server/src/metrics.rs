@@ -119,7 +119,7 @@ impl Page {
     fn gauges(&mut self, gauges: &Gauges) {
         let block = gauges.block_bytes;
         let numbers = [
-            ("requests_waiting", "Requests in the queue.", gauges.waiting),
+            ("requests_waiting", "Prompts that have not begun.", gauges.waiting),
             (
                 "answers_running",
                 "Answers that are prefilled or decoded.",

@@ -29,7 +29,7 @@ pub(crate) const MOST_ANSWERS: usize = 256;
 /// How the scheduler shares the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Most requests in the queue.
+    /// Most prompts in the queue.
     pub queue: usize,
     /// Rows of a prompt that run between two steps.
     pub prefill_chunk: usize,

@@ -33,7 +33,8 @@ pub struct ServerOptions {
     pub method: Method,
     /// Most tokens to generate for requests that do not say.
     pub max_tokens: usize,
-    /// Most requests that wait; more are told to come back later.
+    /// Most prompts that have not begun, for want of KV memory or because others come first; more are told to come back
+    /// later. Each holds its tokens, 4 bytes each.
     pub max_queue: usize,
     /// Rows of a prompt that run between two steps of the running answers. More rows prefill a little faster and make
     /// the others wait longer. Answers depend on it in their last bits.
@@ -57,7 +58,7 @@ impl Default for ServerOptions {
             port: 0,
             method: Method::from(Preset::Inertia).with_budget(Budget::Tokens(1024)),
             max_tokens: 1024,
-            max_queue: 64,
+            max_queue: 512,
             prefill_chunk: 256,
             prefix_memory: 256 << 20,
             api_keys: Vec::new(),

@@ -166,6 +166,36 @@ fn more_prompts_than_may_wait_are_refused_for_good() {
     assert_eq!((status, param.as_deref()), (400, Some("n")), "{message}");
 }
 
+/// Whoever has not begun waits, and a crowd is not told to come back.
+#[test]
+fn a_crowd_may_wait() {
+    let options = ServerOptions {
+        prefix_memory: 0,
+        ..ServerOptions::default()
+    };
+    // Room for one of these.
+    let world = World::with(options, Some(2 << 20));
+    let body = |prompts: usize| {
+        json!({
+            "prompt": vec!["hello"; prompts], "max_tokens": 3500, "ignore_eos": true, "stream": true,
+            "kv": {"method": "full"},
+        })
+    };
+    let mut running = world.send("/v1/completions", &body(1));
+    while !running.line().starts_with("data: ") {}
+    let crowd: Vec<_> = (0..16)
+        .map(|_| {
+            let mut sent = world.send("/v1/completions", &body(32));
+            assert_eq!(sent.line(), "HTTP/1.1 200 OK");
+            sent
+        })
+        .collect();
+    assert_eq!(world.metric("inertiakv_requests_waiting"), 512.0);
+    assert_eq!(world.post("/v1/completions", &body(1)).error().0, 503);
+    drop((crowd, running));
+    world.wait_until_idle();
+}
+
 /// More answers than may run at once wait for each other.
 #[test]
 fn more_answers_than_run_at_once_are_all_answered() {
