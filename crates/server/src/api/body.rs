@@ -48,6 +48,10 @@ pub(super) struct Body {
     tools: Asks,
     #[serde(default)]
     functions: Asks,
+    #[serde(default)]
+    tool_choice: Asks,
+    #[serde(default)]
+    function_call: Asks,
     response_format: Option<ResponseFormat>,
     #[serde(default)]
     logit_bias: Asks,
@@ -69,6 +73,10 @@ pub(super) type Messages = AtMost<ChatMessage, MOST_MESSAGES>;
 pub(super) struct ChatMessage {
     role: String,
     content: Option<TextOr<Vec<Part>>>,
+    #[serde(default)]
+    tool_calls: Asks,
+    #[serde(default)]
+    function_call: Asks,
 }
 
 #[derive(Debug, Deserialize)]
@@ -287,6 +295,8 @@ impl Body {
         let given = [
             ("tools", self.tools.0),
             ("functions", self.functions.0),
+            ("tool_choice", self.tool_choice.0),
+            ("function_call", self.function_call.0),
             (
                 "response_format",
                 self.response_format
@@ -348,8 +358,23 @@ pub(super) fn conversation(messages: &[ChatMessage]) -> Result<Vec<Message>, Api
                 ));
             }
         };
+        let calls = [
+            ("tool_calls", message.tool_calls),
+            ("function_call", message.function_call),
+        ];
+        if let Some((field, _)) = calls.iter().find(|(_, Asks(given))| *given) {
+            return Err(ApiError::bad(
+                format!("messages[{index}].{field}"),
+                format!("`{field}` is not supported; leave it out, or write what was called into `content`"),
+            ));
+        }
         let content = match &message.content {
-            None => String::new(),
+            None => {
+                return Err(ApiError::bad(
+                    format!("messages[{index}].content"),
+                    "`content` is missing or null; write a text, or leave the message out",
+                ));
+            }
             Some(TextOr::Text(text)) => text.clone(),
             Some(TextOr::List(parts)) => {
                 let texts = parts.iter().map(|part| match (part.kind.as_str(), &part.text) {

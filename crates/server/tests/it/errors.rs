@@ -27,6 +27,19 @@ fn a_wrong_field_is_named() {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
             "messages[0].content",
         ),
+        (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
+        (
+            json!({"messages": [{"role": "user", "content": null}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "x"}]}]}),
+            "messages[0].tool_calls",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]}),
+            "messages[0].function_call",
+        ),
     ];
     for (body, param) in cases {
         let (status, found, message) = world.post("/v1/chat/completions", &body).error();
@@ -57,6 +70,9 @@ fn a_wrong_field_is_named() {
         ("kv.budget", json!({"method": "full", "budget": 5})),
         ("kv.budgets", json!({"budgets": 5})),
         ("tools", json!([{"type": "function"}])),
+        ("tool_choice", json!("required")),
+        ("tool_choice", json!({"type": "function"})),
+        ("function_call", json!({"name": "f"})),
         ("response_format", json!({"type": "json_object"})),
         ("frequency_penalty", json!(0.5)),
     ];
@@ -84,8 +100,14 @@ fn unknown_fields_are_ignored_and_neutral_ones_accepted() {
     let body = json!({
         "prompt": "hello", "max_tokens": 2, "user": "me", "metadata": {"a": 1}, "temperature": null,
         "presence_penalty": 0, "best_of": 1, "logit_bias": {}, "response_format": {"type": "text"},
+        "tools": [], "tool_choice": "auto",
     });
     world.complete(&body);
+    // What answers look like, sent back.
+    let spoken =
+        json!({"role": "assistant", "content": "hello", "refusal": null, "tool_calls": null, "function_call": null});
+    let body = json!({"messages": [spoken], "max_tokens": 1, "tool_choice": "none"});
+    world.post("/v1/chat/completions", &body).ok();
 }
 
 #[test]
