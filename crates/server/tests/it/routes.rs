@@ -100,6 +100,34 @@ fn log_probabilities_come_in_both_shapes() {
     assert_eq!(logprobs["text_offset"][0], 0);
 }
 
+/// The tiny model is as likely to draw a part of a character as anything else.
+#[test]
+fn parts_of_characters_keep_their_probabilities_and_their_places() {
+    let world = World::new();
+    let body = json!({
+        "prompt": "hello", "max_tokens": 300, "temperature": 20, "seed": 3, "ignore_eos": true, "logprobs": 20,
+    });
+    let choice = &world.complete(&body)["choices"][0];
+    let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let logprobs = &choice["logprobs"];
+    let (tokens, offsets) = (&logprobs["tokens"], &logprobs["text_offset"]);
+    let (mut parts, mut whole) = (0, 0);
+    for (token, offset) in tokens.as_array().unwrap().iter().zip(offsets.as_array().unwrap()) {
+        let (token, offset) = (token.as_str().unwrap(), offset.as_u64().unwrap() as usize);
+        if token.starts_with("bytes:\\x") {
+            parts += 1;
+        } else if !token.starts_with("<|") {
+            whole += 1;
+            let found: String = text[offset..].iter().take(token.chars().count()).collect();
+            assert_eq!(found, token, "at {offset}");
+        }
+    }
+    assert!(parts > 20 && whole > 20, "{parts} parts, {whole} whole");
+    for top in logprobs["top_logprobs"].as_array().unwrap() {
+        assert_eq!(top.as_object().unwrap().len(), 20, "{top}");
+    }
+}
+
 #[test]
 fn a_stop_text_ends_the_answer_before_it() {
     let world = World::new();
