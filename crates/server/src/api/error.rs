@@ -1,7 +1,7 @@
 //! What does a client learn when something is wrong? `OpenAI`'s error object.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -123,6 +123,12 @@ impl From<Refused> for ApiError {
             },
             Refused::QueueFull { .. } | Refused::Gone => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
         }
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
     }
 }
 

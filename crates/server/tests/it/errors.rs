@@ -120,6 +120,7 @@ fn what_is_not_json_is_refused() {
     assert_eq!(world.get("/nowhere").error().0, 404);
     assert_eq!(world.get("/v1/chat/completions").error().0, 405);
     assert_eq!(world.get("/v1/models/other").error().0, 404);
+    assert_eq!(world.get("/v1/models/%FF").error().0, 400);
     assert_eq!(world.get("/slots?fail_on_no_slot=perhaps").error().0, 400);
 }
 
