@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::api::{self, Context};
 use crate::connections::Connections;
+use crate::footprint::Footprint;
 use crate::scheduler::{self, Handle, Limits, MOST_ANSWERS, Refused};
 
 /// Time that connections get to read the end of what was cancelled.
@@ -111,7 +112,7 @@ pub enum Origins {
 #[non_exhaustive]
 pub enum ServerError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address} ({source}); is another server running there? Choose another --port")]
+    #[error("cannot listen on {address}{}", advice(source.kind()))]
     Bind {
         /// Where.
         address: SocketAddr,
@@ -119,7 +120,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// A thread cannot be started, or the network fails.
-    #[error("the system refused what a server needs: {0}")]
+    #[error("the system refused what a server needs")]
     System(#[from] io::Error),
     /// The default method does not run on this model.
     #[error(transparent)]
@@ -127,6 +128,17 @@ pub enum ServerError {
     /// An option has a value that cannot work.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// Nobody could ever be answered.
+    #[error(
+        "a KV memory of {limit} bytes is too small: the shortest request, of one token, needs {needed}; give it more \
+         (--kv-memory)"
+    )]
+    KvMemory {
+        /// Bytes that there are.
+        limit: usize,
+        /// Bytes that one token takes.
+        needed: usize,
+    },
     /// The default method compresses the prompt while it runs.
     #[error("{}", Refused::OwnPrefill(.0.clone()))]
     OwnPrefill(Box<Method>),
@@ -144,6 +156,18 @@ pub enum ServerError {
     /// A thread has panicked.
     #[error("the server has failed; its log says why")]
     Panicked,
+}
+
+/// What to do about an address that cannot be listened on.
+fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::AddrInUse => ", where another program listens; choose another --port",
+        io::ErrorKind::AddrNotAvailable => ", which is no address of this machine; choose another --host",
+        io::ErrorKind::PermissionDenied => {
+            ", which needs rights that this user does not have; choose a --port above 1023"
+        }
+        _ => "",
+    }
 }
 
 /// A running server.
@@ -177,6 +201,7 @@ impl Server {
             ("max_queue", options.max_queue),
             ("prefill_chunk", options.prefill_chunk),
             ("max_tokens", options.max_tokens),
+            ("body_limit", options.body_limit),
         ] {
             if value == 0 {
                 return Err(ServerError::Zero(name));
@@ -186,6 +211,12 @@ impl Server {
         engine.check_method(&options.method)?;
         if options.method.needs_own_prefill() {
             return Err(ServerError::OwnPrefill(Box::new(options.method)));
+        }
+        let needed = Footprint::new(&Method::full(), 1, 1, 0).bytes_in_all(&engine, 1);
+        if let Some(limit) = engine.kv_pool().limit()
+            && limit < needed
+        {
+            return Err(ServerError::KvMemory { limit, needed });
         }
         let wanted = SocketAddr::new(options.host, options.port);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -113,6 +113,7 @@ fn what_is_reserved_is_enough_and_not_much_more() {
         "snapkv:tokens=1000000+inertia",
         "adakv-ea:ratio=0.4+inertia:interval=8",
     ];
+    let least = World::new().engine.kv_pool().bytes_for(1);
     for method in methods {
         for (words, tokens, n) in [(60, 70, 1), (60, 70, 3), (9, 40, 3)] {
             let body = json!({
@@ -125,7 +126,7 @@ fn what_is_reserved_is_enough_and_not_much_more() {
                 };
                 World::with(options, Some(memory))
             };
-            let (_, _, message) = world(1).post("/v1/completions", &body).error();
+            let (_, _, message) = world(least).post("/v1/completions", &body).error();
             let needed = message.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
             let needed: usize = needed.expect("it says how much").parse().expect("a number");
             let world = world(needed);
