@@ -91,7 +91,9 @@ pub(crate) fn router(context: Context, options: &ServerOptions) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     };
-    router.layer(middleware::from_fn(guard::identify)).with_state(context)
+    router
+        .layer(middleware::from_fn_with_state(context.clone(), guard::identify))
+        .with_state(context)
 }
 
 /// Which pages of other origins a browser lets use the server.

@@ -20,8 +20,8 @@ use crate::prefixes::Prefixes;
 use answer::{Answering, drop_ended};
 pub(crate) use handle::{Handle, Refused};
 use handle::{Message, Shared};
-pub(crate) use job::{Answer, Event, Probability, Request};
-use job::{Ending, Job, SlotRecord, SlotState};
+pub(crate) use job::{Answer, Ending, Event, Probability, Request};
+use job::{Job, SlotRecord, SlotState};
 
 /// Most answers that run at once: each holds logits and draws by itself, whatever its cache holds.
 pub(crate) const MOST_ANSWERS: usize = 256;

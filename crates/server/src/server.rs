@@ -233,6 +233,7 @@ impl Server {
             prefix_memory: options.prefix_memory,
         };
         let (handle, scheduler) = scheduler::start(engine, &limits)?;
+        handle.count(&options.method);
         let (stopped, _) = watch::channel(false);
         let stop = Stop { stopped };
         let told = stop.clone();

@@ -9,6 +9,7 @@ use super::Context;
 use super::error::ApiError;
 use super::fields::{Asks, AtMost, BudgetText, Logprobs, Prompts, TextOr};
 use super::guard;
+use crate::metrics::Reason;
 use crate::scheduler::Request;
 
 /// Most answers to one prompt, stop texts and reported alternatives.
@@ -275,18 +276,18 @@ impl Body {
         let method = match &kv.method {
             Some(text) => text
                 .parse::<Method>()
-                .map_err(|error| ApiError::bad("kv.method", error.to_string()))?,
+                .map_err(|error| ApiError::bad("kv.method", error.to_string()).because(Reason::Method))?,
             None => context.inner.method.clone(),
         };
         let budget = match &kv.budget {
             None => return Ok(method),
             Some(BudgetText(text)) => text.parse::<Budget>(),
         };
-        let budget = budget.map_err(|error| ApiError::bad("kv.budget", error.to_string()))?;
+        let budget = budget.map_err(|error| ApiError::bad("kv.budget", error.to_string()).because(Reason::Method))?;
         if !method.evicts() {
             let message =
                 format!("the method `{method}` keeps everything, so a budget has no effect; name another one");
-            return Err(ApiError::bad("kv.budget", message));
+            return Err(ApiError::bad("kv.budget", message).because(Reason::Method));
         }
         Ok(method.with_budget(budget))
     }

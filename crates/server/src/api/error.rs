@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::metrics::Reason;
 use crate::scheduler::Refused;
 
 /// Seconds after which a client that met a full queue may try again.
@@ -19,6 +20,8 @@ pub(crate) struct ApiError {
     message: String,
     param: Option<String>,
     code: Option<&'static str>,
+    /// For the metrics, where the request was not taken.
+    reason: Option<Reason>,
     /// Prompt tokens and context, where the one is too long for the other.
     lengths: Option<(usize, usize)>,
 }
@@ -30,6 +33,13 @@ impl ApiError {
             message: message.into(),
             param: None,
             code: None,
+            reason: match status {
+                StatusCode::UNAUTHORIZED => Some(Reason::Key),
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Some(Reason::Route),
+                StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => Some(Reason::Body),
+                status if status.is_client_error() => Some(Reason::Request),
+                _ => None,
+            },
             lengths: None,
         }
     }
@@ -70,6 +80,14 @@ impl ApiError {
         }
     }
 
+    /// The same error, counted under this reason.
+    pub(crate) fn because(self, reason: Reason) -> Self {
+        Self {
+            reason: Some(reason),
+            ..self
+        }
+    }
+
     /// The `{"error": …}` object, which also ends a stream that fails.
     pub(crate) fn to_json(&self) -> Value {
         let kind = match self.status {
@@ -97,6 +115,15 @@ impl IntoResponse for ApiError {
             self.message
         );
         let mut response = (self.status, Json(self.to_json())).into_response();
+        // Whoever hands out all responses counts.
+        if let Some(reason) = self.reason {
+            response.extensions_mut().insert(reason);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response
                 .headers_mut()
@@ -110,18 +137,20 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let message = refused.to_string();
         match refused {
-            Refused::Method(_) | Refused::OwnPrefill(_) => Self::bad("kv.method", message),
+            Refused::Method(_) | Refused::OwnPrefill(_) => Self::bad("kv.method", message).because(Reason::Method),
             Refused::TooLong { prompt, context } => Self {
                 code: Some("context_length_exceeded"),
                 lengths: Some((prompt, context)),
-                ..Self::bad("prompt", message)
+                ..Self::bad("prompt", message).because(Reason::Context)
             },
-            Refused::NoRoomToRepeat(_) | Refused::TooManyPrompts { .. } => Self::bad("prompt", message),
+            Refused::NoRoomToRepeat(_) => Self::bad("prompt", message).because(Reason::Context),
+            Refused::TooManyPrompts { .. } => Self::bad("prompt", message).because(Reason::Queue),
             Refused::TooLarge { .. } => Self {
                 code: Some("kv_memory_exceeded"),
-                ..Self::bad("max_tokens", message)
+                ..Self::bad("max_tokens", message).because(Reason::KvMemory)
             },
-            Refused::QueueFull { .. } | Refused::Gone => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
+            Refused::QueueFull { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, message).because(Reason::Queue),
+            Refused::Gone => Self::new(StatusCode::SERVICE_UNAVAILABLE, message).because(Reason::Stopped),
         }
     }
 }

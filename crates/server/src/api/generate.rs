@@ -62,7 +62,7 @@ async fn answer(
         let events = context
             .scheduler()
             .submit(requests)
-            .map_err(|refused| shape.refusal(refused, context.scheduler().metrics()))?;
+            .map_err(|refused| shape.refusal(refused))?;
         Ok((shape, events, stream))
     })
     .await?;

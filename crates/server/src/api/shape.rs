@@ -7,7 +7,6 @@ use serde_json::{Map, Value, json};
 use super::body::Wanted;
 use super::error::ApiError;
 use super::{Context, guard, unix_seconds};
-use crate::metrics::Metrics;
 use crate::scheduler::{Answer, Event, Probability, Refused};
 
 /// Which of the two APIs.
@@ -94,14 +93,7 @@ impl Shape {
     }
 
     /// Why the request was not taken, with the field that this request has for it.
-    pub(super) fn refusal(&self, refused: Refused, metrics: &Metrics) -> ApiError {
-        metrics.refused(match refused {
-            Refused::Method(_) | Refused::OwnPrefill(_) => "method",
-            Refused::TooLong { .. } | Refused::NoRoomToRepeat(_) => "context",
-            Refused::TooLarge { .. } => "kv_memory",
-            Refused::QueueFull { .. } | Refused::TooManyPrompts { .. } => "queue",
-            Refused::Gone => "stopped",
-        });
+    pub(super) fn refusal(&self, refused: Refused) -> ApiError {
         let field = match (&refused, self.dialect) {
             (Refused::TooLarge { .. }, _) => Some(self.tokens_field),
             (Refused::TooLong { .. } | Refused::NoRoomToRepeat(_), Dialect::Chat) => Some("messages"),

@@ -190,6 +190,11 @@ impl Handle {
         let _ = self.messages.send(Message::CancelAll);
     }
 
+    /// Counts for a method from now on, from 0.
+    pub(crate) fn count(&self, method: &Method) {
+        self.metrics().method(&super::job::name(method), |_| {});
+    }
+
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.shared.metrics
     }

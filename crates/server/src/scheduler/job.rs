@@ -93,7 +93,7 @@ impl Probability {
 }
 
 /// How a request ended, in the words of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ending {
     Stop,
     Length,
@@ -102,6 +102,8 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
+    pub(crate) const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Cancelled, Self::Failed];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -112,11 +114,21 @@ impl Ending {
     }
 }
 
+/// The names of the method's halves without their settings, for the metrics.
+pub(crate) fn name(method: &Method) -> String {
+    let Method { prefill, decode } = method;
+    match prefill {
+        None => decode.name.to_string(),
+        Some(prefill) if decode.policy.evicts() => format!("{}+{}", prefill.name, decode.name),
+        Some(prefill) => prefill.name.to_string(),
+    }
+}
+
 /// A request in the scheduler's hands.
 pub(super) struct Job {
     pub(super) request: Request,
     pub(super) footprint: Footprint,
-    /// The names of the method's halves without their settings, for the metrics.
+    /// Its [`name`].
     pub(super) method: String,
     pub(super) events: UnboundedSender<Event>,
     pub(super) received: Instant,
@@ -125,16 +137,10 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(request: Request, footprint: Footprint, events: UnboundedSender<Event>, in_hand: InHand) -> Self {
-        let Method { prefill, decode } = &request.method;
-        let method = match prefill {
-            None => decode.name.to_string(),
-            Some(prefill) if decode.policy.evicts() => format!("{}+{}", prefill.name, decode.name),
-            Some(prefill) => prefill.name.to_string(),
-        };
         Self {
+            method: name(&request.method),
             request,
             footprint,
-            method,
             events,
             received: Instant::now(),
             _in_hand: in_hand,
@@ -153,7 +159,7 @@ impl Job {
             seconds = self.received.elapsed().as_secs_f64(),
             "ended"
         );
-        metrics.method(&self.method, |method| method.end(ending.name(), answers));
+        metrics.method(&self.method, |method| method.end(ending, answers));
     }
 
     /// Tells the client that nothing more comes.

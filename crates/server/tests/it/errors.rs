@@ -241,3 +241,67 @@ fn a_list_is_read_as_far_as_it_may_be_long() {
     let (status, param, message) = world.post("/v1/completions", &mixed).error();
     assert_eq!((status, param.as_deref()), (400, Some("prompt[1]")), "{message}");
 }
+
+#[test]
+fn every_refusal_is_counted_under_its_reason() {
+    let options = ServerOptions {
+        body_limit: 100,
+        api_keys: vec!["key".to_owned()],
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let key = "Authorization: Bearer key";
+    let metrics = || send(world.address, "GET", "/metrics", &[key], "").response().body;
+    let count = |reason: &str| format!("inertiakv_refused_total{{reason=\"{reason}\"}} ");
+    let reasons = [
+        "body",
+        "context",
+        "key",
+        "kv_memory",
+        "method",
+        "queue",
+        "request",
+        "route",
+        "stopped",
+    ];
+    let at_first = metrics();
+    for reason in reasons {
+        assert!(at_first.contains(&(count(reason) + "0\n")), "{at_first}");
+    }
+    assert!(
+        at_first.contains("inertiakv_answers_total{method=\"inertia\",outcome=\"stop\"} 0\n"),
+        "{at_first}"
+    );
+    let long = "x".repeat(200);
+    for (reason, path, headers, body) in [
+        ("body", "/v1/completions", &[key][..], long.as_str()),
+        ("key", "/v1/completions", &[], "{}"),
+        (
+            "method",
+            "/v1/completions",
+            &[key],
+            r#"{"prompt": "x", "kv": {"method": "nothing"}}"#,
+        ),
+        (
+            "method",
+            "/v1/completions",
+            &[key],
+            r#"{"prompt": "x", "kv": {"budget": "nothing"}}"#,
+        ),
+        ("request", "/v1/completions", &[key], "{"),
+        ("request", "/v1/completions", &[key], r#"{"prompt": "x", "tools": [1]}"#),
+        ("route", "/nowhere", &[key], "{}"),
+    ] {
+        let before = metrics();
+        send(world.address, "POST", path, headers, body).response();
+        let after = metrics();
+        let differs: Vec<_> = after
+            .lines()
+            .filter(|line| line.contains("refused_total") && !before.contains(&format!("{line}\n")))
+            .collect();
+        assert!(
+            matches!(differs[..], [line] if line.starts_with(&count(reason))),
+            "{reason}: {differs:?}"
+        );
+    }
+}

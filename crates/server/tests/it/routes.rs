@@ -297,10 +297,21 @@ fn keys_are_needed_where_there_are_keys() {
     };
     let world = World::with(options, None);
     let models = |headers: &[&str]| send(world.address, "GET", "/v1/models", headers, "").response();
-    for wrong in [&[][..], &["Authorization: Bearer third"], &["Authorization: first"]] {
-        let (status, _, _) = models(wrong).error();
-        assert_eq!(status, 401, "{wrong:?}");
+    for wrong in [
+        &[][..],
+        &["Authorization: Bearer third"],
+        &["Authorization: first"],
+        &["Authorization: Bearerfirst"],
+    ] {
+        let response = models(wrong);
+        assert_eq!(response.error().0, 401, "{wrong:?}");
+        assert_eq!(response.header("www-authenticate"), Some("Bearer"));
     }
+    assert_eq!(
+        models(&["Authorization: bearer first"]).status,
+        200,
+        "a scheme has no case"
+    );
     assert_eq!(models(&["Authorization: Bearer first"]).status, 200);
     assert_eq!(models(&["Authorization: Bearer second"]).status, 200);
     assert_eq!(world.get("/health").status, 200, "health needs no key");
