@@ -1,7 +1,8 @@
 //! How does a body come in, however many come at once?
 //!
-//! Bodies that are read or parsed at one time have a bounded number of bytes together; who does not fit waits, before
-//! anything is read. Who sends too slowly is let go: others wait for the room.
+//! Bodies that are read or parsed at one time have a bounded number of bytes together; who does not fit waits. Small ones
+//! never wait, since there are no more of them than connections: so a few large ones that hardly come keep nobody out who
+//! just wants to chat. Who sends too slowly is let go: others wait for the room.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -21,6 +22,9 @@ use super::error::ApiError;
 /// How many of the largest bodies there is room for.
 const BODIES: usize = 4;
 
+/// So many bytes of each body need no room.
+const SMALL: usize = 64 << 10;
+
 /// A body must bring so many bytes, or its end, within so much time.
 const STRETCH: usize = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -35,7 +39,7 @@ pub(super) struct Room {
 /// A body that has come in. Whoever has understood it drops it, and makes room.
 pub(super) struct Intake {
     pub(super) bytes: Vec<u8>,
-    _room: OwnedSemaphorePermit,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Room {
@@ -46,38 +50,45 @@ impl Room {
         }
     }
 
-    /// Waits for room and reads the body.
+    /// Reads the body, and waits for room once it is not small any more.
     pub(super) async fn take(&self, body: Body) -> Result<Intake, ApiError> {
-        let announced = body
-            .size_hint()
-            .exact()
-            .map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-        let most = announced.unwrap_or(self.limit);
+        let announced = body.size_hint().exact();
+        let most = announced.map_or(self.limit, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         // Nothing has been read, so a client that asked whether to send is told before it does.
         if most > self.limit {
             return Err(self.too_large());
         }
-        let room = Arc::clone(&self.free_kibibytes)
-            .acquire_many_owned(kibibytes(most))
-            .await;
-        // It is never closed.
-        let room = room.map_err(|error| ApiError::failed(error.to_string()))?;
-        let mut bytes = Vec::with_capacity(announced.unwrap_or(0));
+        let mut room = None;
+        let mut bytes = Vec::new();
         let mut stream = body.into_data_stream();
         let (mut deadline, mut stretch_end) = (Instant::now() + PATIENCE, STRETCH);
         while let Some(piece) = timeout_at(deadline, next(&mut stream)).await.map_err(|_| too_slow())? {
             let piece = piece.map_err(|error| {
                 ApiError::new(StatusCode::BAD_REQUEST, format!("the body could not be read: {error}"))
             })?;
-            if bytes.len() + piece.len() > self.limit {
+            let length = bytes.len() + piece.len();
+            if length > self.limit {
                 return Err(self.too_large());
             }
+            if length > SMALL && room.is_none() {
+                room = Some(self.room_for(most).await?);
+                deadline = Instant::now() + PATIENCE;
+                if announced.is_some() {
+                    bytes.reserve_exact(most - bytes.len());
+                }
+            }
             bytes.extend_from_slice(&piece);
-            if bytes.len() >= stretch_end {
-                (deadline, stretch_end) = (Instant::now() + PATIENCE, bytes.len() + STRETCH);
+            if length >= stretch_end {
+                (deadline, stretch_end) = (Instant::now() + PATIENCE, length + STRETCH);
             }
         }
         Ok(Intake { bytes, _room: room })
+    }
+
+    async fn room_for(&self, bytes: usize) -> Result<OwnedSemaphorePermit, ApiError> {
+        let room = Arc::clone(&self.free_kibibytes).acquire_many_owned(kibibytes(bytes));
+        // It is never closed.
+        room.await.map_err(|error| ApiError::failed(error.to_string()))
     }
 
     fn too_large(&self) -> ApiError {
@@ -121,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: usize = 4096;
+    const LIMIT: usize = 4 * SMALL;
 
     fn body(bytes: usize) -> Body {
         Body::from(vec![b' '; bytes])
@@ -152,19 +163,18 @@ mod tests {
             inside.push(room.take(body(LIMIT)).await.expect("there is room"));
         }
         let mut task = TaskContext::from_waker(Waker::noop());
-        let mut waiting = pin!(room.take(body(1)));
+        let mut waiting = pin!(room.take(body(SMALL + 1)));
         assert!(waiting.as_mut().poll(&mut task).is_pending());
+        assert!(room.take(body(SMALL)).await.is_ok(), "a small one need not wait");
         inside.pop();
-        assert_eq!(waiting.await.expect("now there is").bytes, b" ");
+        let taken = waiting.await.expect("now there is room");
+        assert_eq!(taken.bytes.len(), SMALL + 1);
+        drop(taken);
         // Of what does not say how long it is, the longest is assumed.
-        let unknown = |bytes: usize| {
-            let pieces = Stalled(Some(vec![0; bytes].into()));
-            room.take(Body::from_stream(pieces))
-        };
-        let mut waiting = pin!(unknown(1));
+        let unknown = |bytes: usize| room.take(Body::from_stream(Stalled(Some(vec![0; bytes].into()))));
+        let mut waiting = pin!(unknown(SMALL + 1));
         assert!(waiting.as_mut().poll(&mut task).is_pending());
         assert_eq!(room.free_kibibytes.available_permits(), 0, "it has begun to read");
-        inside.clear();
         assert_eq!(refused(unknown(LIMIT + 1).await), Some(StatusCode::PAYLOAD_TOO_LARGE));
     }
 
@@ -183,9 +193,9 @@ mod tests {
     async fn a_body_that_stalls_is_let_go() {
         let room = Room::new(LIMIT);
         let start = Instant::now();
-        let stalled = Body::from_stream(Stalled(Some(Bytes::from_static(b"{"))));
+        let stalled = Body::from_stream(Stalled(Some(vec![b' '; SMALL + 1].into())));
         assert_eq!(refused(room.take(stalled).await), Some(StatusCode::REQUEST_TIMEOUT));
         assert_eq!(start.elapsed().as_secs(), PATIENCE.as_secs());
-        assert_eq!(room.free_kibibytes.available_permits(), BODIES * 4);
+        assert_eq!(room.free_kibibytes.available_permits(), BODIES * LIMIT / 1024);
     }
 }
