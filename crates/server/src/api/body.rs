@@ -18,7 +18,7 @@ const MOST_CHOICES: usize = 32;
 const MOST_ANSWERS: usize = 128;
 const MOST_STOPS: usize = 16;
 const MOST_LOGPROBS: usize = 20;
-/// Most messages of one request: more than any template gets through.
+/// Most messages of one request. Templates put some tokens around each, so more would hardly fit into any context.
 const MOST_MESSAGES: usize = 1 << 16;
 
 const EMPTY: &str = "the prompt is empty; write something";
