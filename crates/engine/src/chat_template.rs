@@ -28,13 +28,13 @@ const CHAT_ML: &str = "{% for message in messages %}<|im_start|>{{ message.role 
 pub enum TemplateError {
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    #[error("this model has no chat template, so it is not made for chat; use --raw to give it the text as it is")]
+    #[error("this model has no chat template, so it is not made for chat; give it a raw prompt")]
     Missing,
-    #[error("the model's chat template cannot be read ({reason}); use --raw and write the prompt's markers yourself")]
+    #[error("the model's chat template cannot be read ({reason}); give it a raw prompt that has the markers")]
     Syntax { reason: String },
     #[error("the model's chat template refuses this conversation: {reason}")]
     Refused { reason: String },
-    #[error("the model's chat template failed ({reason}); use --raw and write the prompt's markers yourself")]
+    #[error("the model's chat template failed ({reason}); give it a raw prompt that has the markers")]
     Failed { reason: String },
     #[error(
         "the model's chat template drops or rewrites earlier answers, so a conversation cannot be continued in place"
@@ -45,7 +45,8 @@ pub enum TemplateError {
     )]
     NoMark,
     #[error(
-        "the chat template of this model rearranges messages, so what it puts around a text is not known; use --raw"
+        "the chat template of this model rearranges messages, so what it puts around a text is not known; give it a raw \
+         prompt"
     )]
     NoParts,
 }
@@ -321,6 +322,9 @@ fn refusal(error: &JinjaError) -> Option<String> {
 
 /// A template error in one line.
 fn describe(error: &JinjaError) -> String {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return format!("too many messages, or a loop without end: it took more than {MOST_OPERATIONS} operations");
+    }
     error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
@@ -394,8 +398,16 @@ mod tests {
                 .expect_err(source)
                 .to_string();
             assert_eq!(error.lines().count(), 1, "{error}");
-            assert!(error.contains("--raw"), "{error}");
+            assert!(error.contains("raw prompt"), "{error}");
         }
+    }
+
+    #[test]
+    fn too_many_messages_are_named() {
+        let messages = vec![Message::user("x"); MOST_OPERATIONS as usize / 10];
+        let error = template(CHAT_ML).render(&messages, true).expect_err("it has no end");
+        assert!(error.to_string().contains("too many messages"), "{error}");
+        assert!(template(CHAT_ML).render(&messages[..2000], true).is_ok());
     }
 
     #[test]

@@ -2,8 +2,10 @@
 
 mod body;
 mod error;
+mod fields;
 mod generate;
 mod guard;
+mod intake;
 mod shape;
 mod status;
 mod tokens;
@@ -11,16 +13,16 @@ mod tokens;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::extract::DefaultBodyLimit;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::routing::{get, post};
 use axum::{Router, middleware};
 use inertiakv::{Engine, Method};
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 use crate::scheduler::Handle;
 use crate::server::{Origins, ServerOptions};
 use error::ApiError;
+use intake::Room;
 
 /// What every handler may need.
 #[derive(Clone)]
@@ -33,6 +35,7 @@ struct Inner {
     method: Method,
     max_tokens: usize,
     api_keys: Vec<String>,
+    room: Room,
     started: u64,
 }
 
@@ -44,6 +47,7 @@ impl Context {
                 method: options.method.clone(),
                 max_tokens: options.max_tokens,
                 api_keys: options.api_keys.clone(),
+                room: Room::new(options.body_limit),
                 started: unix_seconds(),
             }),
         }
@@ -82,13 +86,14 @@ pub(crate) fn router(context: Context, options: &ServerOptions) -> Router {
                 "this path has another method; see /openapi.json",
             )
         })
-        .layer(DefaultBodyLimit::max(options.body_limit))
         .layer(middleware::from_fn_with_state(context.clone(), guard::require_key));
     let router = match cors(&options.origins) {
         Some(cors) => router.layer(cors),
         None => router,
     };
-    router.layer(middleware::from_fn(guard::identify)).with_state(context)
+    router
+        .layer(middleware::from_fn_with_state(context.clone(), guard::identify))
+        .with_state(context)
 }
 
 /// Which pages of other origins a browser lets use the server.
@@ -103,11 +108,8 @@ fn cors(origins: &Origins) -> Option<CorsLayer> {
         CorsLayer::new()
             .allow_origin(origins)
             .allow_methods(Any)
-            .allow_headers([
-                HeaderName::from_static("content-type"),
-                HeaderName::from_static("authorization"),
-                HeaderName::from_static(guard::REQUEST_ID),
-            ])
+            // Clients send headers of their own, such as `x-stainless-os`, and a wildcard would not stand for the key's.
+            .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([HeaderName::from_static(guard::REQUEST_ID)]),
     )
 }

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod connections;
 mod footprint;
 mod metrics;
 mod prefixes;

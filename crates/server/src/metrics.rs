@@ -5,6 +5,8 @@ use std::fmt::Write;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::scheduler::Ending;
+
 /// Upper bounds of the buckets of all histograms, in seconds.
 const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
@@ -20,7 +22,58 @@ pub(crate) struct Metrics {
 #[derive(Default)]
 pub(crate) struct Counted {
     methods: BTreeMap<String, OfMethod>,
-    refused: BTreeMap<&'static str, u64>,
+    refused: BTreeMap<Reason, u64>,
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Reason {
+    /// The body is too large, or came too slowly.
+    Body,
+    /// It does not fit into the context of the model.
+    Context,
+    /// It has no key, or a wrong one.
+    Key,
+    /// It can never fit into the KV memory.
+    KvMemory,
+    /// Its method or budget cannot be had.
+    Method,
+    /// Too many prompts have not begun.
+    Queue,
+    /// Anything else in it is wrong.
+    Request,
+    /// Nothing is there.
+    Route,
+    /// There is no scheduler any more.
+    Stopped,
+}
+
+impl Reason {
+    const ALL: [Self; 9] = [
+        Self::Body,
+        Self::Context,
+        Self::Key,
+        Self::KvMemory,
+        Self::Method,
+        Self::Queue,
+        Self::Request,
+        Self::Route,
+        Self::Stopped,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Body => "body",
+            Self::Context => "context",
+            Self::Key => "key",
+            Self::KvMemory => "kv_memory",
+            Self::Method => "method",
+            Self::Queue => "queue",
+            Self::Request => "request",
+            Self::Route => "route",
+            Self::Stopped => "stopped",
+        }
+    }
 }
 
 /// What is counted for one method.
@@ -34,13 +87,12 @@ pub(crate) struct OfMethod {
     pub(crate) queue: Histogram,
     pub(crate) first_token: Histogram,
     pub(crate) between_tokens: Histogram,
-    /// By how they ended.
-    answers: BTreeMap<&'static str, u64>,
+    answers: BTreeMap<Ending, u64>,
 }
 
 impl OfMethod {
-    pub(crate) fn end(&mut self, outcome: &'static str, answers: usize) {
-        *self.answers.entry(outcome).or_default() += answers as u64;
+    pub(crate) fn end(&mut self, ending: Ending, answers: usize) {
+        *self.answers.entry(ending).or_default() += answers as u64;
     }
 }
 
@@ -87,7 +139,7 @@ impl Metrics {
     }
 
     /// Counts a request that was not taken.
-    pub(crate) fn refused(&self, reason: &'static str) {
+    pub(crate) fn refused(&self, reason: Reason) {
         *self.lock().refused.entry(reason).or_default() += 1;
     }
 
@@ -119,7 +171,7 @@ impl Page {
     fn gauges(&mut self, gauges: &Gauges) {
         let block = gauges.block_bytes;
         let numbers = [
-            ("requests_waiting", "Requests in the queue.", gauges.waiting),
+            ("requests_waiting", "Prompts that have not begun.", gauges.waiting),
             (
                 "answers_running",
                 "Answers that are prefilled or decoded.",
@@ -182,14 +234,20 @@ impl Page {
         }
         self.head("answers_total", "Answers, by how they ended.", "counter");
         for (method, of_method) in &counted.methods {
-            for (outcome, count) in &of_method.answers {
-                let labels = format!("{{method=\"{method}\",outcome=\"{outcome}\"}}");
-                self.number("answers_total", &labels, count);
+            for ending in Ending::ALL {
+                let labels = format!("{{method=\"{method}\",outcome=\"{}\"}}", ending.name());
+                let count = of_method.answers.get(&ending).copied();
+                self.number("answers_total", &labels, count.unwrap_or(0));
             }
         }
         self.head("refused_total", "Requests that were not taken, by reason.", "counter");
-        for (reason, count) in &counted.refused {
-            self.number("refused_total", &format!("{{reason=\"{reason}\"}}"), count);
+        for reason in Reason::ALL {
+            let count = counted.refused.get(&reason).copied();
+            self.number(
+                "refused_total",
+                &format!("{{reason=\"{}\"}}", reason.name()),
+                count.unwrap_or(0),
+            );
         }
         let histograms: [(&str, &str, Times); 3] = [
             ("queue_seconds", "Time in the queue.", |m| &m.queue),

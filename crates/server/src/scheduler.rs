@@ -20,16 +20,16 @@ use crate::prefixes::Prefixes;
 use answer::{Answering, drop_ended};
 pub(crate) use handle::{Handle, Refused};
 use handle::{Message, Shared};
-pub(crate) use job::{Answer, Event, Probability, Request};
-use job::{Ending, Job, SlotRecord, SlotState};
+pub(crate) use job::{Answer, Ending, Event, Probability, Request};
+use job::{Job, SlotRecord, SlotState};
 
 /// Most answers that run at once: each holds logits and draws by itself, whatever its cache holds.
-const MOST_ANSWERS: usize = 256;
+pub(crate) const MOST_ANSWERS: usize = 256;
 
 /// How the scheduler shares the engine.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Most requests in the queue.
+    /// Most prompts in the queue.
     pub queue: usize,
     /// Rows of a prompt that run between two steps.
     pub prefill_chunk: usize,

@@ -1,6 +1,5 @@
 //! How does the server start, and how does it stop?
 
-use std::future::IntoFuture;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread::JoinHandle;
@@ -11,12 +10,18 @@ use inertiakv::policy::{Budget, Preset};
 use inertiakv::{Engine, Error, Method};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::api::{self, Context};
-use crate::scheduler::{self, Handle, Limits, Refused};
+use crate::connections::Connections;
+use crate::footprint::Footprint;
+use crate::scheduler::{self, Handle, Limits, MOST_ANSWERS, Refused};
 
 /// Time that connections get to read the end of what was cancelled.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Connections beside those whose requests wait or run: pages that are open, monitoring.
+const MORE_CONNECTIONS: usize = 256;
 
 /// How to serve. The default listens on this machine alone, on a port of the system's choice, and needs no key.
 #[derive(Clone, Debug)]
@@ -29,7 +34,8 @@ pub struct ServerOptions {
     pub method: Method,
     /// Most tokens to generate for requests that do not say.
     pub max_tokens: usize,
-    /// Most requests that wait; more are told to come back later.
+    /// Most prompts that have not begun, for want of KV memory or because others come first; more are told to come back
+    /// later. Each holds its tokens, 4 bytes each.
     pub max_queue: usize,
     /// Rows of a prompt that run between two steps of the running answers. More rows prefill a little faster and make
     /// the others wait longer. Answers depend on it in their last bits.
@@ -53,7 +59,7 @@ impl Default for ServerOptions {
             port: 0,
             method: Method::from(Preset::Inertia).with_budget(Budget::Tokens(1024)),
             max_tokens: 1024,
-            max_queue: 64,
+            max_queue: 512,
             prefill_chunk: 256,
             prefix_memory: 256 << 20,
             api_keys: Vec::new(),
@@ -106,7 +112,7 @@ pub enum Origins {
 #[non_exhaustive]
 pub enum ServerError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address} ({source}); is another server running there? Choose another --port")]
+    #[error("cannot listen on {address}{}", advice(source.kind()))]
     Bind {
         /// Where.
         address: SocketAddr,
@@ -114,7 +120,7 @@ pub enum ServerError {
         source: io::Error,
     },
     /// A thread cannot be started, or the network fails.
-    #[error("the system refused what a server needs: {0}")]
+    #[error("the system refused what a server needs")]
     System(#[from] io::Error),
     /// The default method does not run on this model.
     #[error(transparent)]
@@ -122,6 +128,17 @@ pub enum ServerError {
     /// An option has a value that cannot work.
     #[error("{0} must be at least 1")]
     Zero(&'static str),
+    /// Nobody could ever be answered.
+    #[error(
+        "a KV memory of {limit} bytes is too small: the shortest request, of one token, needs {needed}; give it more \
+         (--kv-memory)"
+    )]
+    KvMemory {
+        /// Bytes that there are.
+        limit: usize,
+        /// Bytes that one token takes.
+        needed: usize,
+    },
     /// The default method compresses the prompt while it runs.
     #[error("{}", Refused::OwnPrefill(.0.clone()))]
     OwnPrefill(Box<Method>),
@@ -139,6 +156,18 @@ pub enum ServerError {
     /// A thread has panicked.
     #[error("the server has failed; its log says why")]
     Panicked,
+}
+
+/// What to do about an address that cannot be listened on.
+fn advice(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::AddrInUse => ", where another program listens; choose another --port",
+        io::ErrorKind::AddrNotAvailable => ", which is no address of this machine; choose another --host",
+        io::ErrorKind::PermissionDenied => {
+            ", which needs rights that this user does not have; choose a --port above 1023"
+        }
+        _ => "",
+    }
 }
 
 /// A running server.
@@ -172,6 +201,7 @@ impl Server {
             ("max_queue", options.max_queue),
             ("prefill_chunk", options.prefill_chunk),
             ("max_tokens", options.max_tokens),
+            ("body_limit", options.body_limit),
         ] {
             if value == 0 {
                 return Err(ServerError::Zero(name));
@@ -181,6 +211,12 @@ impl Server {
         engine.check_method(&options.method)?;
         if options.method.needs_own_prefill() {
             return Err(ServerError::OwnPrefill(Box::new(options.method)));
+        }
+        let needed = Footprint::new(&Method::full(), 1, 1, 0).bytes_in_all(&engine, 1);
+        if let Some(limit) = engine.kv_pool().limit()
+            && limit < needed
+        {
+            return Err(ServerError::KvMemory { limit, needed });
         }
         let wanted = SocketAddr::new(options.host, options.port);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -197,15 +233,15 @@ impl Server {
             prefix_memory: options.prefix_memory,
         };
         let (handle, scheduler) = scheduler::start(engine, &limits)?;
+        handle.count(&options.method);
         let (stopped, _) = watch::channel(false);
         let stop = Stop { stopped };
-        let (told, grace) = (stop.clone(), options.grace);
+        let told = stop.clone();
         let network = move || {
-            let served = runtime.block_on(serve(listener, handle, &options, &told, grace));
+            runtime.block_on(serve(listener, handle, &options, &told));
             // Whatever still holds a way to the scheduler goes with the runtime.
             runtime.shutdown_timeout(FAREWELL);
-            scheduler.join().map_err(|_| ServerError::Panicked)?;
-            served.map_err(ServerError::System)
+            scheduler.join().map_err(|_| ServerError::Panicked)
         };
         let thread = std::thread::Builder::new()
             .name("inertiakv-network".to_owned())
@@ -235,35 +271,50 @@ impl Server {
 }
 
 /// Serves until told to stop, and then at most the grace and [`FAREWELL`] longer.
-async fn serve(
-    listener: TcpListener,
-    scheduler: Handle,
-    options: &ServerOptions,
-    stop: &Stop,
-    grace: Duration,
-) -> io::Result<()> {
-    let told = || {
-        let mut stopped = stop.stopped.subscribe();
-        // The sender lives as long as this borrow of it.
-        async move { drop(stopped.wait_for(|stopped| *stopped).await) }
-    };
+async fn serve(listener: TcpListener, scheduler: Handle, options: &ServerOptions, stop: &Stop) {
+    let mut stopped = stop.stopped.subscribe();
     let router = api::router(Context::new(scheduler.clone(), options), options);
-    let serving = axum::serve(listener, router)
-        .with_graceful_shutdown(told())
-        .into_future();
-    let deadline = async {
-        told().await;
-        tracing::info!("stopping; running requests have {} s", grace.as_secs_f64());
-        tokio::time::sleep(grace).await;
-        scheduler.cancel_all();
-        tokio::time::sleep(FAREWELL).await;
-    };
-    tokio::pin!(serving);
+    let connections = Connections::new(router, most_connections(options.max_queue), stopped.clone());
     tokio::select! {
-        served = &mut serving => served,
-        () = deadline => {
-            tracing::warn!("connections were closed before their clients had read everything");
-            Ok(())
-        }
+        () = connections.accept(&listener) => {}
+        // The sender lives as long as this borrow of it.
+        _ = stopped.wait_for(|stopped| *stopped) => {}
     }
+    drop(listener);
+    tracing::info!("stopping; running requests have {} s", options.grace.as_secs_f64());
+    // A request that is still being sent is not waited for.
+    if timeout(options.grace, scheduler.idle()).await.is_err() {
+        tracing::warn!("the time is over; what still runs is cancelled");
+        scheduler.cancel_all();
+    }
+    match connections.end(FAREWELL).await {
+        0 => tracing::info!("stopped; every connection has ended"),
+        open => tracing::warn!("stopped; {open} connections were closed that had not read or sent everything"),
+    }
+}
+
+/// Connections for every request that may wait or run and some more, as far as the system has files for them: what else
+/// is open in this process needs some too.
+fn most_connections(queue: usize) -> u32 {
+    let wanted = u32::try_from(queue.saturating_add(MOST_ANSWERS + MORE_CONNECTIONS)).unwrap_or(u32::MAX);
+    let wanted = wanted.min(1 << 20);
+    let Some(files) = most_files() else { return wanted };
+    let possible = u32::try_from(files / 4 * 3).unwrap_or(u32::MAX).max(1);
+    if possible < wanted {
+        tracing::warn!(
+            "the system lets this process open {files} files, so at most {possible} connections are open at a time and \
+             others wait; {wanted} would be enough for the queue"
+        );
+    }
+    wanted.min(possible)
+}
+
+#[cfg(unix)]
+fn most_files() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}
+
+#[cfg(not(unix))]
+fn most_files() -> Option<u64> {
+    None
 }

@@ -49,8 +49,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "SIZE", value_parser = settings::memory, help_heading = "Memory")]
     pub(crate) prefix_memory: Option<usize>,
 
-    /// Most requests that wait for memory; more are told to come back later
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = settings::at_least_one, help_heading = "Memory")]
+    /// Most prompts that have not begun, for want of memory or because others come first; more are told to come back later
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = settings::at_least_one, help_heading = "Memory")]
     pub(crate) max_queue: usize,
 
     /// Most tokens to generate for requests that do not say

@@ -52,16 +52,8 @@ fn options(arguments: &ServeArguments) -> anyhow::Result<ServerOptions> {
     let mut api_keys = arguments.api_key.clone();
     if let Some(path) = &arguments.api_key_file {
         let text = fs::read_to_string(path).with_context(|| format!("cannot read `{}`", path.display()))?;
-        let before = api_keys.len();
-        api_keys.extend(
-            text.lines()
-                .map(str::trim)
-                .filter(|key| !key.is_empty())
-                .map(str::to_owned),
-        );
-        if api_keys.len() == before {
-            return Err(usage(format!("`{}` has no key; write one a line", path.display())));
-        }
+        let keys = keys(&text).map_err(|reason| usage(format!("`{}` {reason}", path.display())))?;
+        api_keys.extend(keys);
     }
     let origins = match arguments.cors.as_slice() {
         [] => Origins::None,
@@ -81,4 +73,38 @@ fn options(arguments: &ServeArguments) -> anyhow::Result<ServerOptions> {
         body_limit: arguments.body_limit,
         grace: Duration::from_secs(arguments.grace),
     })
+}
+
+/// The keys of a file, or what is wrong with it.
+fn keys(text: &str) -> Result<Vec<String>, String> {
+    let mut keys = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let key = line.trim();
+        if key.contains(char::is_whitespace) {
+            // Most likely a comment, which everybody who sends it would come in with.
+            return Err(format!(
+                "has a space within line {}; every line is a key, and nothing else can be in the file",
+                index + 1
+            ));
+        }
+        if !key.is_empty() {
+            keys.push(key.to_owned());
+        }
+    }
+    if keys.is_empty() {
+        return Err("has no key; write one a line".to_owned());
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::keys;
+
+    #[test]
+    fn every_line_is_a_key() {
+        assert_eq!(keys("one\n\n two \n"), Ok(vec!["one".to_owned(), "two".to_owned()]));
+        assert!(keys("\n").is_err());
+        assert!(keys("one\n# the second\ntwo").is_err_and(|reason| reason.contains("line 2")));
+    }
 }

@@ -65,7 +65,7 @@ fn without_a_template_and_its_tokens_there_is_none() {
     writer.remove(TEMPLATE).remove("tokenizer.ggml.token_type");
     let (_, template) = load(&writer);
     assert!(template.is_none());
-    assert!(TemplateError::Missing.to_string().contains("--raw"));
+    assert!(TemplateError::Missing.to_string().contains("raw prompt"));
 }
 
 /// A broken template must not keep anyone from running the model without it.
@@ -74,7 +74,7 @@ fn a_broken_template_is_reported_when_it_is_used() {
     let (tokenizer, template) = with_template("{% for message in messages %}");
     let error = template.encode(&tokenizer, &conversation(), true).unwrap_err();
     assert!(matches!(error, TemplateError::Syntax { .. }));
-    assert!(error.to_string().contains("--raw"), "{error}");
+    assert!(error.to_string().contains("raw prompt"), "{error}");
     assert_eq!(error.to_string().lines().count(), 1);
 }
 

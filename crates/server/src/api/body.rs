@@ -4,28 +4,30 @@ use inertiakv::chat_template::Message;
 use inertiakv::policy::{Budget, Method};
 use inertiakv::{GenerateOptions, Sampling};
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::Context;
 use super::error::ApiError;
+use super::fields::{Asks, AtMost, BudgetText, Logprobs, Prompts, TextOr};
 use super::guard;
+use crate::metrics::Reason;
 use crate::scheduler::Request;
 
-/// Most answers to one prompt, prompts of one request, stop texts and reported alternatives.
+/// Most answers to one prompt, stop texts and reported alternatives.
 const MOST_CHOICES: usize = 32;
-const MOST_PROMPTS: usize = 32;
 /// Most answers to one request.
 const MOST_ANSWERS: usize = 128;
 const MOST_STOPS: usize = 16;
 const MOST_LOGPROBS: usize = 20;
+/// Most messages of one request. Templates put some tokens around each, so more would hardly fit into any context.
+const MOST_MESSAGES: usize = 1 << 16;
 
 const EMPTY: &str = "the prompt is empty; write something";
 
 /// A body of either route. What is not listed is ignored; what is listed and cannot be done is refused.
 #[derive(Debug, Deserialize)]
 pub(super) struct Body {
-    messages: Option<Vec<ChatMessage>>,
-    prompt: Option<Prompt>,
+    messages: Option<Messages>,
+    prompt: Option<TextOr<Prompts>>,
     pub(super) stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     n: Option<usize>,
@@ -37,16 +39,23 @@ pub(super) struct Body {
     min_p: Option<f32>,
     repetition_penalty: Option<f32>,
     seed: Option<i64>,
-    stop: Option<Stop>,
+    stop: Option<TextOr<AtMost<String, MOST_STOPS>>>,
     ignore_eos: Option<bool>,
     logprobs: Option<Logprobs>,
     top_logprobs: Option<usize>,
     kv: Option<Kv>,
     // What OpenAI has and we refuse rather than ignore.
-    tools: Option<Vec<Value>>,
-    functions: Option<Vec<Value>>,
+    #[serde(default)]
+    tools: Asks,
+    #[serde(default)]
+    functions: Asks,
+    #[serde(default)]
+    tool_choice: Asks,
+    #[serde(default)]
+    function_call: Asks,
     response_format: Option<ResponseFormat>,
-    logit_bias: Option<serde_json::Map<String, Value>>,
+    #[serde(default)]
+    logit_bias: Asks,
     frequency_penalty: Option<f32>,
     presence_penalty: Option<f32>,
     best_of: Option<usize>,
@@ -59,17 +68,16 @@ struct StreamOptions {
     include_usage: Option<bool>,
 }
 
+pub(super) type Messages = AtMost<ChatMessage, MOST_MESSAGES>;
+
 #[derive(Debug, Deserialize)]
 pub(super) struct ChatMessage {
     role: String,
-    content: Option<Content>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of parts")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
+    content: Option<TextOr<Vec<Part>>>,
+    #[serde(default)]
+    tool_calls: Asks,
+    #[serde(default)]
+    function_call: Asks,
 }
 
 #[derive(Debug, Deserialize)]
@@ -77,43 +85,6 @@ struct Part {
     #[serde(rename = "type")]
     kind: String,
     text: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a text, a list of texts, a list of tokens, or a list of lists of tokens"
-)]
-enum Prompt {
-    Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-    ManyTokens(Vec<Vec<u32>>),
-}
-
-impl Prompt {
-    fn count(&self) -> usize {
-        match self {
-            Self::Text(_) | Self::Tokens(_) => 1,
-            Self::Texts(prompts) => prompts.len(),
-            Self::ManyTokens(prompts) => prompts.len(),
-        }
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of texts")]
-enum Stop {
-    One(String),
-    Many(Vec<String>),
-}
-
-/// Chat asks with a flag, completions with a number.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "true, false or a whole number")]
-enum Logprobs {
-    Flag(bool),
-    Count(usize),
 }
 
 #[derive(Debug, Deserialize)]
@@ -127,18 +98,8 @@ struct ResponseFormat {
 #[serde(deny_unknown_fields)]
 struct Kv {
     method: Option<String>,
-    budget: Option<KvBudget>,
+    budget: Option<BudgetText>,
     retained_share: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(
-    untagged,
-    expecting = "a number of entries, or a text such as `ratio=0.9` or `tokens=512`"
-)]
-enum KvBudget {
-    Tokens(usize),
-    Text(String),
 }
 
 /// A body, understood.
@@ -154,7 +115,8 @@ pub(super) struct Wanted {
 impl Body {
     /// The requests of a chat.
     pub(super) fn chat(self, context: &Context, id: &str) -> Result<Wanted, ApiError> {
-        let Some(messages) = &self.messages else {
+        self.refuse_what_cannot_be_done()?;
+        let Some(AtMost(messages)) = &self.messages else {
             return Err(ApiError::bad("messages", "`messages` is missing"));
         };
         let prompt = chat_prompt(context, messages)?;
@@ -179,23 +141,17 @@ impl Body {
 
     /// The requests of a completion.
     pub(super) fn completions(self, context: &Context, id: &str) -> Result<Wanted, ApiError> {
+        self.refuse_what_cannot_be_done()?;
         let Some(prompt) = &self.prompt else {
             return Err(ApiError::bad("prompt", "`prompt` is missing"));
         };
-        if prompt.count() > MOST_PROMPTS {
-            return Err(ApiError::bad(
-                "prompt",
-                format!("at most {MOST_PROMPTS} prompts at once"),
-            ));
-        }
         let tokenizer = context.engine().tokenizer();
         let encode = |text: &String| tokenizer.with_bos(tokenizer.encode(text, true));
         let prompts = match prompt {
-            Prompt::Text(text) => vec![encode(text)],
-            // An empty list could be either.
-            Prompt::Texts(texts) => texts.iter().map(encode).collect(),
-            Prompt::Tokens(tokens) => vec![tokens.clone()],
-            Prompt::ManyTokens(prompts) => prompts.clone(),
+            TextOr::Text(text) => vec![encode(text)],
+            TextOr::List(Prompts::Texts(texts)) => texts.iter().map(encode).collect(),
+            TextOr::List(Prompts::Tokens(tokens)) => vec![tokens.clone()],
+            TextOr::List(Prompts::ManyTokens(prompts)) => prompts.clone(),
         };
         if prompts.is_empty() {
             return Err(ApiError::bad("prompt", EMPTY));
@@ -225,7 +181,6 @@ impl Body {
         prompts: Vec<Vec<u32>>,
         logprobs: Option<usize>,
     ) -> Result<Wanted, ApiError> {
-        self.refuse_what_cannot_be_done()?;
         let choices = self.n.unwrap_or(1);
         if !(1..=MOST_CHOICES).contains(&choices) {
             return Err(ApiError::bad(
@@ -287,12 +242,11 @@ impl Body {
         }
         let stop = match &self.stop {
             None => Vec::new(),
-            Some(Stop::One(text)) => vec![text.clone()],
-            Some(Stop::Many(texts)) => texts.clone(),
+            Some(TextOr::Text(text)) => vec![text.clone()],
+            Some(TextOr::List(AtMost(texts))) => texts.clone(),
         };
-        if stop.len() > MOST_STOPS || stop.iter().any(String::is_empty) {
-            let message = format!("`stop` is at most {MOST_STOPS} texts, none of them empty");
-            return Err(ApiError::bad("stop", message));
+        if stop.iter().any(String::is_empty) {
+            return Err(ApiError::bad("stop", "`stop` has an empty text; leave it out"));
         }
         let sampling = Sampling {
             temperature: self.temperature.unwrap_or(1.0),
@@ -322,40 +276,35 @@ impl Body {
         let method = match &kv.method {
             Some(text) => text
                 .parse::<Method>()
-                .map_err(|error| ApiError::bad("kv.method", error.to_string()))?,
+                .map_err(|error| ApiError::bad("kv.method", error.to_string()).because(Reason::Method))?,
             None => context.inner.method.clone(),
         };
         let budget = match &kv.budget {
             None => return Ok(method),
-            Some(KvBudget::Tokens(tokens)) => tokens.to_string().parse::<Budget>(),
-            Some(KvBudget::Text(text)) => text.parse::<Budget>(),
+            Some(BudgetText(text)) => text.parse::<Budget>(),
         };
-        let budget = budget.map_err(|error| ApiError::bad("kv.budget", error.to_string()))?;
+        let budget = budget.map_err(|error| ApiError::bad("kv.budget", error.to_string()).because(Reason::Method))?;
         if !method.evicts() {
             let message =
                 format!("the method `{method}` keeps everything, so a budget has no effect; name another one");
-            return Err(ApiError::bad("kv.budget", message));
+            return Err(ApiError::bad("kv.budget", message).because(Reason::Method));
         }
         Ok(method.with_budget(budget))
     }
 
     fn refuse_what_cannot_be_done(&self) -> Result<(), ApiError> {
         let given = [
-            ("tools", self.tools.as_ref().is_some_and(|list| !list.is_empty())),
-            (
-                "functions",
-                self.functions.as_ref().is_some_and(|list| !list.is_empty()),
-            ),
+            ("tools", self.tools.0),
+            ("functions", self.functions.0),
+            ("tool_choice", self.tool_choice.0),
+            ("function_call", self.function_call.0),
             (
                 "response_format",
                 self.response_format
                     .as_ref()
                     .is_some_and(|format| format.kind != "text"),
             ),
-            (
-                "logit_bias",
-                self.logit_bias.as_ref().is_some_and(|map| !map.is_empty()),
-            ),
+            ("logit_bias", self.logit_bias.0),
             (
                 "frequency_penalty",
                 self.frequency_penalty.is_some_and(|penalty| penalty != 0.0),
@@ -410,10 +359,25 @@ pub(super) fn conversation(messages: &[ChatMessage]) -> Result<Vec<Message>, Api
                 ));
             }
         };
+        let calls = [
+            ("tool_calls", message.tool_calls),
+            ("function_call", message.function_call),
+        ];
+        if let Some((field, _)) = calls.iter().find(|(_, Asks(given))| *given) {
+            return Err(ApiError::bad(
+                format!("messages[{index}].{field}"),
+                format!("`{field}` is not supported; leave it out, or write what was called into `content`"),
+            ));
+        }
         let content = match &message.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text.clone(),
-            Some(Content::Parts(parts)) => {
+            None => {
+                return Err(ApiError::bad(
+                    format!("messages[{index}].content"),
+                    "`content` is missing or null; write a text, or leave the message out",
+                ));
+            }
+            Some(TextOr::Text(text)) => text.clone(),
+            Some(TextOr::List(parts)) => {
                 let texts = parts.iter().map(|part| match (part.kind.as_str(), &part.text) {
                     ("text", Some(text)) => Ok(text.as_str()),
                     (kind, _) => Err(ApiError::bad(

@@ -1,13 +1,13 @@
 //! What does a client learn when something is wrong? `OpenAI`'s error object.
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::metrics::Reason;
 use crate::scheduler::Refused;
 
 /// Seconds after which a client that met a full queue may try again.
@@ -20,6 +20,8 @@ pub(crate) struct ApiError {
     message: String,
     param: Option<String>,
     code: Option<&'static str>,
+    /// For the metrics, where the request was not taken.
+    reason: Option<Reason>,
     /// Prompt tokens and context, where the one is too long for the other.
     lengths: Option<(usize, usize)>,
 }
@@ -31,6 +33,13 @@ impl ApiError {
             message: message.into(),
             param: None,
             code: None,
+            reason: match status {
+                StatusCode::UNAUTHORIZED => Some(Reason::Key),
+                StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Some(Reason::Route),
+                StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => Some(Reason::Body),
+                status if status.is_client_error() => Some(Reason::Request),
+                _ => None,
+            },
             lengths: None,
         }
     }
@@ -53,6 +62,11 @@ impl ApiError {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
     /// Something went wrong after the request was taken.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
@@ -62,6 +76,14 @@ impl ApiError {
     pub(crate) fn about(self, param: &str) -> Self {
         Self {
             param: Some(param.to_owned()),
+            ..self
+        }
+    }
+
+    /// The same error, counted under this reason.
+    pub(crate) fn because(self, reason: Reason) -> Self {
+        Self {
+            reason: Some(reason),
             ..self
         }
     }
@@ -93,6 +115,15 @@ impl IntoResponse for ApiError {
             self.message
         );
         let mut response = (self.status, Json(self.to_json())).into_response();
+        // Whoever hands out all responses counts.
+        if let Some(reason) = self.reason {
+            response.extensions_mut().insert(reason);
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            response
+                .headers_mut()
+                .insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
         if self.status == StatusCode::SERVICE_UNAVAILABLE {
             response
                 .headers_mut()
@@ -106,29 +137,27 @@ impl From<Refused> for ApiError {
     fn from(refused: Refused) -> Self {
         let message = refused.to_string();
         match refused {
-            Refused::Method(_) | Refused::OwnPrefill(_) => Self::bad("kv.method", message),
+            Refused::Method(_) | Refused::OwnPrefill(_) => Self::bad("kv.method", message).because(Reason::Method),
             Refused::TooLong { prompt, context } => Self {
                 code: Some("context_length_exceeded"),
                 lengths: Some((prompt, context)),
-                ..Self::bad("prompt", message)
+                ..Self::bad("prompt", message).because(Reason::Context)
             },
-            Refused::NoRoomToRepeat(_) | Refused::TooManyPrompts { .. } => Self::bad("prompt", message),
+            Refused::NoRoomToRepeat(_) => Self::bad("prompt", message).because(Reason::Context),
+            Refused::TooManyPrompts { .. } => Self::bad("prompt", message).because(Reason::Queue),
             Refused::TooLarge { .. } => Self {
                 code: Some("kv_memory_exceeded"),
-                ..Self::bad("max_tokens", message)
+                ..Self::bad("max_tokens", message).because(Reason::KvMemory)
             },
-            Refused::QueueFull { .. } | Refused::Gone => Self::new(StatusCode::SERVICE_UNAVAILABLE, message),
+            Refused::QueueFull { .. } => Self::new(StatusCode::SERVICE_UNAVAILABLE, message).because(Reason::Queue),
+            Refused::Gone => Self::new(StatusCode::SERVICE_UNAVAILABLE, message).because(Reason::Stopped),
         }
     }
 }
 
-impl From<BytesRejection> for ApiError {
-    fn from(rejection: BytesRejection) -> Self {
-        let message = match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => "the body is larger than the server takes".to_owned(),
-            _ => rejection.body_text(),
-        };
-        Self::new(rejection.status(), message)
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(rejection.status(), rejection.body_text())
     }
 }
 
@@ -139,7 +168,7 @@ impl From<QueryRejection> for ApiError {
 }
 
 /// A body as JSON; an error names the field that is wrong.
-pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     let mut reader = serde_json::Deserializer::from_slice(body);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();

@@ -7,8 +7,6 @@ use std::task::{Context as TaskContext, Poll, ready};
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{Extension, State};
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
@@ -20,6 +18,7 @@ use super::Context;
 use super::body::{Body, Wanted};
 use super::error::{ApiError, parse};
 use super::guard::RequestId;
+use super::intake::Intake;
 use super::shape::{Dialect, Shape};
 use super::tokens::off_the_network_thread;
 use crate::scheduler::Event;
@@ -30,7 +29,7 @@ const PING: Duration = Duration::from_secs(10);
 pub(super) async fn chat(
     State(context): State<Context>,
     Extension(id): Extension<RequestId>,
-    body: Result<Bytes, BytesRejection>,
+    body: Intake,
 ) -> Result<Response, ApiError> {
     answer(context, id, body, Dialect::Chat).await
 }
@@ -38,7 +37,7 @@ pub(super) async fn chat(
 pub(super) async fn completions(
     State(context): State<Context>,
     Extension(id): Extension<RequestId>,
-    body: Result<Bytes, BytesRejection>,
+    body: Intake,
 ) -> Result<Response, ApiError> {
     answer(context, id, body, Dialect::Completions).await
 }
@@ -46,12 +45,14 @@ pub(super) async fn completions(
 async fn answer(
     context: Context,
     RequestId(id): RequestId,
-    body: Result<Bytes, BytesRejection>,
+    body: Intake,
     dialect: Dialect,
 ) -> Result<Response, ApiError> {
-    let body = body?;
-    let (shape, events, stream) = off_the_network_thread(move || {
-        let body: Body = parse(&body)?;
+    let in_hand = context.scheduler().in_hand();
+    let (shape, events, stream) = off_the_network_thread(body, move |body| {
+        // Until the scheduler has it.
+        let _in_hand = in_hand;
+        let body: Body = parse(body)?;
         let wanted = match dialect {
             Dialect::Chat => body.chat(&context, &id),
             Dialect::Completions => body.completions(&context, &id),
@@ -61,7 +62,7 @@ async fn answer(
         let events = context
             .scheduler()
             .submit(requests)
-            .map_err(|refused| shape.refusal(refused, context.scheduler().metrics()))?;
+            .map_err(|refused| shape.refusal(refused))?;
         Ok((shape, events, stream))
     })
     .await?;

@@ -24,8 +24,9 @@ const LONGEST_ID: usize = 128;
 #[derive(Clone, Debug)]
 pub(super) struct RequestId(pub(super) String);
 
-/// Gives every request a name and every response that of its request, and writes both into the log.
-pub(super) async fn identify(mut request: Request, next: Next) -> Response {
+/// Gives every request a name and every response that of its request, writes both into the log, and counts what was
+/// refused.
+pub(super) async fn identify(State(context): State<Context>, mut request: Request, next: Next) -> Response {
     let given = request.headers().get(REQUEST_ID).and_then(|id| id.to_str().ok());
     let id = given
         .filter(|id| !id.is_empty() && id.len() <= LONGEST_ID)
@@ -35,6 +36,9 @@ pub(super) async fn identify(mut request: Request, next: Next) -> Response {
     tracing::debug!(id, %method, path, "request");
     let mut response = next.run(request).await;
     tracing::info!(id, %method, path, status = response.status().as_u16(), "response");
+    if let Some(reason) = response.extensions().get() {
+        context.scheduler().metrics().refused(*reason);
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
@@ -47,9 +51,7 @@ pub(super) async fn require_key(State(context): State<Context>, request: Request
     let open = keys.is_empty() || PUBLIC.contains(&request.uri().path()) || request.method() == Method::OPTIONS;
     if !open {
         let given = request.headers().get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let given = given
-            .and_then(|value| value.strip_prefix(b"Bearer "))
-            .unwrap_or_default();
+        let given = given.and_then(bearer).unwrap_or_default();
         // All keys are compared, whichever fits.
         let fits = keys.iter().fold(false, |fits, key| fits | same(key.as_bytes(), given));
         if !fits {
@@ -57,6 +59,13 @@ pub(super) async fn require_key(State(context): State<Context>, request: Request
         }
     }
     next.run(request).await
+}
+
+/// What stands behind the scheme, in whatever case that is.
+fn bearer(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, key) = value.split_at_checked(b"Bearer".len())?;
+    let key = key.strip_prefix(b" ")?;
+    scheme.eq_ignore_ascii_case(b"Bearer").then_some(key.trim_ascii_start())
 }
 
 /// Compares in a time that depends on the length of what was given alone.

@@ -1,13 +1,12 @@
 //! In which shape does an answer come? That of `OpenAI`'s two completion APIs, with what the cache did beside it.
 
 use inertiakv::FinishReason;
-use inertiakv::tokenizer::Tokenizer;
+use inertiakv::tokenizer::{StreamDecoder, Tokenizer};
 use serde_json::{Map, Value, json};
 
 use super::body::Wanted;
 use super::error::ApiError;
 use super::{Context, guard, unix_seconds};
-use crate::metrics::Metrics;
 use crate::scheduler::{Answer, Event, Probability, Refused};
 
 /// Which of the two APIs.
@@ -32,11 +31,11 @@ pub(super) struct Shape {
 }
 
 /// One of its choices.
-#[derive(Default)]
 struct Choice {
     text: String,
     probabilities: Vec<Probability>,
-    /// Characters of the tokens so far, which is where the next one begins.
+    /// What turns its tokens into text, and the characters so far, which is where the next token begins.
+    decoder: StreamDecoder,
     offset: usize,
     /// Log-probabilities were asked for.
     with_logprobs: bool,
@@ -47,13 +46,33 @@ struct Choice {
     end: Option<Answer>,
 }
 
+impl Choice {
+    /// The character of the text at which the next token begins, which is spelled like this.
+    fn begin(&mut self, token: u32, spelled: &str) -> usize {
+        let piece = self.decoder.push(token);
+        let begin = self.offset;
+        self.offset += piece.chars().count();
+        // Before it may have come what is left of a broken character. A part of a character begins where that does.
+        if piece.ends_with(spelled) {
+            self.offset - spelled.chars().count()
+        } else {
+            begin
+        }
+    }
+}
+
 impl Shape {
     pub(super) fn new(dialect: Dialect, context: &Context, wanted: &Wanted) -> Self {
         let choices = wanted.requests.iter().flat_map(|request| {
             (0..request.choices).map(|index| Choice {
+                text: String::new(),
+                probabilities: Vec::new(),
+                decoder: context.engine().tokenizer().stream(),
+                offset: 0,
                 with_logprobs: request.logprobs.is_some(),
+                begun: false,
                 shares_prompt: index > 0,
-                ..Choice::default()
+                end: None,
             })
         });
         let prefix = match dialect {
@@ -74,14 +93,7 @@ impl Shape {
     }
 
     /// Why the request was not taken, with the field that this request has for it.
-    pub(super) fn refusal(&self, refused: Refused, metrics: &Metrics) -> ApiError {
-        metrics.refused(match refused {
-            Refused::Method(_) | Refused::OwnPrefill(_) => "method",
-            Refused::TooLong { .. } | Refused::NoRoomToRepeat(_) => "context",
-            Refused::TooLarge { .. } => "kv_memory",
-            Refused::QueueFull { .. } | Refused::TooManyPrompts { .. } => "queue",
-            Refused::Gone => "stopped",
-        });
+    pub(super) fn refusal(&self, refused: Refused) -> ApiError {
         let field = match (&refused, self.dialect) {
             (Refused::TooLarge { .. }, _) => Some(self.tokens_field),
             (Refused::TooLong { .. } | Refused::NoRoomToRepeat(_), Dialect::Chat) => Some("messages"),
@@ -297,12 +309,12 @@ impl Shape {
             Dialect::Completions => {
                 let (mut tokens, mut logprobs, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
                 for probability in probabilities {
-                    let text = self.spelled(probability.token);
+                    let spelled = |token: u32| spelled_apart(self.tokenizer.token_bytes(token));
                     let top = probability.top.iter();
-                    let top: Map<String, Value> = top.map(|&(token, p)| (self.spelled(token), p.into())).collect();
-                    offsets.push(self.choices[index].offset);
-                    self.choices[index].offset += text.chars().count();
-                    tokens.push(text);
+                    let top: Map<String, Value> = top.map(|&(token, p)| (spelled(token), p.into())).collect();
+                    let token = spelled(probability.token);
+                    offsets.push(self.choices[index].begin(probability.token, &token));
+                    tokens.push(token);
                     logprobs.push(probability.logprob);
                     tops.push(top);
                 }
@@ -318,5 +330,22 @@ impl Shape {
 
     fn spelled(&self, token: u32) -> String {
         String::from_utf8_lossy(self.tokenizer.token_bytes(token)).into_owned()
+    }
+}
+
+/// A token as `OpenAI`'s completions spell it, so that those which are no text by themselves differ too.
+fn spelled_apart(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| format!("bytes:{}", bytes.escape_ascii()), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::spelled_apart;
+
+    #[test]
+    fn tokens_that_are_no_text_are_spelled_as_bytes() {
+        assert_eq!(spelled_apart("é \\".as_bytes()), "é \\");
+        assert_eq!(spelled_apart(b" \xf0\x9f"), "bytes: \\xf0\\x9f");
+        assert_eq!(spelled_apart(b"\\\xf0"), "bytes:\\\\\\xf0");
     }
 }

@@ -1,7 +1,7 @@
 //! What is the server, and how is it doing?
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse};
@@ -88,7 +88,11 @@ pub(super) async fn models(State(context): State<Context>) -> Json<Value> {
     Json(json!({"object": "list", "data": [record(&context)]}))
 }
 
-pub(super) async fn model(State(context): State<Context>, Path(name): Path<String>) -> Result<Json<Value>, ApiError> {
+pub(super) async fn model(
+    State(context): State<Context>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Path(name) = name?;
     if name == context.engine().name() || name == "default" {
         return Ok(Json(record(&context)));
     }

@@ -1,15 +1,14 @@
 //! How does a client look at tokens? The routes of llama-server: tokenize, detokenize, apply-template.
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Context;
-use super::body::{ChatMessage, conversation};
+use super::body::{Messages, conversation};
 use super::error::{ApiError, parse};
+use super::intake::Intake;
 
 #[derive(Deserialize)]
 struct Tokenize {
@@ -26,16 +25,12 @@ struct Detokenize {
 
 #[derive(Deserialize)]
 struct ApplyTemplate {
-    messages: Vec<ChatMessage>,
+    messages: Messages,
 }
 
-pub(super) async fn tokenize(
-    State(context): State<Context>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let body = body?;
-    off_the_network_thread(move || {
-        let body: Tokenize = parse(&body)?;
+pub(super) async fn tokenize(State(context): State<Context>, body: Intake) -> Result<Json<Value>, ApiError> {
+    off_the_network_thread(body, move |body| {
+        let body: Tokenize = parse(body)?;
         let tokenizer = context.engine().tokenizer();
         let mut tokens = tokenizer.encode(&body.content, body.parse_special.unwrap_or(true));
         if body.add_special.unwrap_or(false) {
@@ -57,13 +52,9 @@ pub(super) async fn tokenize(
     .await
 }
 
-pub(super) async fn detokenize(
-    State(context): State<Context>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let body = body?;
-    off_the_network_thread(move || {
-        let body: Detokenize = parse(&body)?;
+pub(super) async fn detokenize(State(context): State<Context>, body: Intake) -> Result<Json<Value>, ApiError> {
+    off_the_network_thread(body, move |body| {
+        let body: Detokenize = parse(body)?;
         let vocabulary = context.engine().tokenizer().vocabulary();
         if let Some(index) = body.tokens.iter().position(|&token| token as usize >= vocabulary) {
             let message = format!("token {} is outside the vocabulary of {vocabulary}", body.tokens[index]);
@@ -75,30 +66,27 @@ pub(super) async fn detokenize(
     .await
 }
 
-pub(super) async fn apply_template(
-    State(context): State<Context>,
-    body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, ApiError> {
-    let body = body?;
-    off_the_network_thread(move || {
-        let body: ApplyTemplate = parse(&body)?;
+pub(super) async fn apply_template(State(context): State<Context>, body: Intake) -> Result<Json<Value>, ApiError> {
+    off_the_network_thread(body, move |body| {
+        let body: ApplyTemplate = parse(body)?;
         let template = context
             .engine()
             .chat_template()
             .ok_or_else(|| ApiError::bad("messages", "this model has no chat template"))?;
         let prompt = template
-            .render(&conversation(&body.messages)?, true)
+            .render(&conversation(&body.messages.0)?, true)
             .map_err(|error| ApiError::bad("messages", error.to_string()))?;
         Ok(Json(json!({ "prompt": prompt })))
     })
     .await
 }
 
-/// Runs what takes long for a long text where it keeps nobody else waiting.
+/// Runs what takes long for a long body where it keeps nobody else waiting, and then makes room for other bodies.
 pub(super) async fn off_the_network_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    body: Intake,
+    work: impl FnOnce(&[u8]) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    match tokio::task::spawn_blocking(work).await {
+    match tokio::task::spawn_blocking(move || work(&body.bytes)).await {
         Ok(outcome) => outcome,
         Err(error) => Err(ApiError::failed(format!("the request could not be read: {error}"))),
     }

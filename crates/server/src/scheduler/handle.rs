@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use inertiakv::{Engine, Error, Method};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::job::{Event, Job, Request, SlotRecord};
 use crate::footprint::Footprint;
@@ -30,8 +30,15 @@ pub(super) struct Shared {
     pub(super) running: AtomicUsize,
     pub(super) reserved: AtomicUsize,
     pub(super) prefixes: AtomicUsize,
+    /// Heard by every request that is in hand.
+    in_hand: watch::Sender<()>,
     /// The scheduler has stopped, or failed.
     pub(super) ended: AtomicBool,
+}
+
+/// Held as long as somebody works on a request, for those who wait for the last.
+pub(crate) struct InHand {
+    _listening: watch::Receiver<()>,
 }
 
 pub(super) enum Message {
@@ -135,7 +142,7 @@ impl Handle {
         let mut jobs = Vec::with_capacity(requests.len());
         for mut request in requests {
             let footprint = self.footprint(&mut request)?;
-            jobs.push(Job::new(request, footprint, events.clone()));
+            jobs.push(Job::new(request, footprint, events.clone(), self.in_hand()));
         }
         let room = |waiting: usize| {
             let then = waiting + jobs.len();
@@ -151,6 +158,18 @@ impl Handle {
             }
         }
         Ok(receiver)
+    }
+
+    /// Takes a request in hand before it is submitted.
+    pub(crate) fn in_hand(&self) -> InHand {
+        InHand {
+            _listening: self.shared.in_hand.subscribe(),
+        }
+    }
+
+    /// Waits until no request is in hand.
+    pub(crate) async fn idle(&self) {
+        self.shared.in_hand.closed().await;
     }
 
     /// Whether there is a scheduler; told at once, whatever it computes.
@@ -169,6 +188,11 @@ impl Handle {
     pub(crate) fn cancel_all(&self) {
         // A scheduler that has gone has nothing left to cancel.
         let _ = self.messages.send(Message::CancelAll);
+    }
+
+    /// Counts for a method from now on, from 0.
+    pub(crate) fn count(&self, method: &Method) {
+        self.metrics().method(&super::job::name(method), |_| {});
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -6,6 +6,7 @@ use inertiakv::{FinishReason, GenerateOptions, Method, RunReport, Session, negat
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::handle::InHand;
 use crate::footprint::Footprint;
 use crate::metrics::Metrics;
 
@@ -92,7 +93,7 @@ impl Probability {
 }
 
 /// How a request ended, in the words of the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ending {
     Stop,
     Length,
@@ -101,6 +102,8 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
+    pub(crate) const ALL: [Self; 4] = [Self::Stop, Self::Length, Self::Cancelled, Self::Failed];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Stop => "stop",
@@ -111,30 +114,36 @@ impl Ending {
     }
 }
 
+/// The names of the method's halves without their settings, for the metrics.
+pub(crate) fn name(method: &Method) -> String {
+    let Method { prefill, decode } = method;
+    match prefill {
+        None => decode.name.to_string(),
+        Some(prefill) if decode.policy.evicts() => format!("{}+{}", prefill.name, decode.name),
+        Some(prefill) => prefill.name.to_string(),
+    }
+}
+
 /// A request in the scheduler's hands.
 pub(super) struct Job {
     pub(super) request: Request,
     pub(super) footprint: Footprint,
-    /// The names of the method's halves without their settings, for the metrics.
+    /// Its [`name`].
     pub(super) method: String,
     pub(super) events: UnboundedSender<Event>,
     pub(super) received: Instant,
+    _in_hand: InHand,
 }
 
 impl Job {
-    pub(super) fn new(request: Request, footprint: Footprint, events: UnboundedSender<Event>) -> Self {
-        let Method { prefill, decode } = &request.method;
-        let method = match prefill {
-            None => decode.name.to_string(),
-            Some(prefill) if decode.policy.evicts() => format!("{}+{}", prefill.name, decode.name),
-            Some(prefill) => prefill.name.to_string(),
-        };
+    pub(super) fn new(request: Request, footprint: Footprint, events: UnboundedSender<Event>, in_hand: InHand) -> Self {
         Self {
+            method: name(&request.method),
             request,
             footprint,
-            method,
             events,
             received: Instant::now(),
+            _in_hand: in_hand,
         }
     }
 
@@ -150,7 +159,7 @@ impl Job {
             seconds = self.received.elapsed().as_secs_f64(),
             "ended"
         );
-        metrics.method(&self.method, |method| method.end(ending.name(), answers));
+        metrics.method(&self.method, |method| method.end(ending, answers));
     }
 
     /// Tells the client that nothing more comes.

@@ -27,6 +27,19 @@ fn a_wrong_field_is_named() {
             json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
             "messages[0].content",
         ),
+        (json!({"messages": [{"role": "user"}]}), "messages[0].content"),
+        (
+            json!({"messages": [{"role": "user", "content": null}]}),
+            "messages[0].content",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": null, "tool_calls": [{"id": "x"}]}]}),
+            "messages[0].tool_calls",
+        ),
+        (
+            json!({"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]}),
+            "messages[0].function_call",
+        ),
     ];
     for (body, param) in cases {
         let (status, found, message) = world.post("/v1/chat/completions", &body).error();
@@ -57,6 +70,9 @@ fn a_wrong_field_is_named() {
         ("kv.budget", json!({"method": "full", "budget": 5})),
         ("kv.budgets", json!({"budgets": 5})),
         ("tools", json!([{"type": "function"}])),
+        ("tool_choice", json!("required")),
+        ("tool_choice", json!({"type": "function"})),
+        ("function_call", json!({"name": "f"})),
         ("response_format", json!({"type": "json_object"})),
         ("frequency_penalty", json!(0.5)),
     ];
@@ -84,8 +100,14 @@ fn unknown_fields_are_ignored_and_neutral_ones_accepted() {
     let body = json!({
         "prompt": "hello", "max_tokens": 2, "user": "me", "metadata": {"a": 1}, "temperature": null,
         "presence_penalty": 0, "best_of": 1, "logit_bias": {}, "response_format": {"type": "text"},
+        "tools": [], "tool_choice": "auto",
     });
     world.complete(&body);
+    // What answers look like, sent back.
+    let spoken =
+        json!({"role": "assistant", "content": "hello", "refusal": null, "tool_calls": null, "function_call": null});
+    let body = json!({"messages": [spoken], "max_tokens": 1, "tool_choice": "none"});
+    world.post("/v1/chat/completions", &body).ok();
 }
 
 #[test]
@@ -98,6 +120,7 @@ fn what_is_not_json_is_refused() {
     assert_eq!(world.get("/nowhere").error().0, 404);
     assert_eq!(world.get("/v1/chat/completions").error().0, 405);
     assert_eq!(world.get("/v1/models/other").error().0, 404);
+    assert_eq!(world.get("/v1/models/%FF").error().0, 400);
     assert_eq!(world.get("/slots?fail_on_no_slot=perhaps").error().0, 400);
 }
 
@@ -173,4 +196,112 @@ fn a_body_that_is_too_large_is_refused() {
     let world = World::with(options, None);
     let response = world.post("/v1/completions", &json!({"prompt": text(1000, 0)}));
     assert_eq!(response.error().0, 413);
+}
+
+/// Who asks first whether to send it need not send it.
+#[test]
+fn a_body_that_is_said_to_be_too_large_is_refused_before_it_comes() {
+    let options = ServerOptions {
+        body_limit: 1000,
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let headers = ["Content-Length: 1001", "Expect: 100-continue"];
+    let response = send(world.address, "POST", "/v1/completions", &headers, "").response();
+    let (status, _, message) = response.error();
+    assert_eq!(status, 413);
+    assert!(message.contains("1000 bytes"), "{message}");
+}
+
+/// Deeper than anything that is built may be.
+#[test]
+fn what_is_refused_whatever_it_has_is_read_past() {
+    let world = World::new();
+    let deep = "[".repeat(500) + &"]".repeat(500);
+    for field in ["tools", "functions", "logit_bias"] {
+        let body = format!("{{\"prompt\": \"hello\", \"{field}\": {deep}}}");
+        let response = send(world.address, "POST", "/v1/completions", &[], &body).response();
+        let (status, param, message) = response.error();
+        assert_eq!((status, param.as_deref()), (400, Some(field)), "{message}");
+    }
+}
+
+/// What could have several forms is not copied to find out which: a list too long ends the reading.
+#[test]
+fn a_list_is_read_as_far_as_it_may_be_long() {
+    let world = World::new();
+    for (field, list) in [("prompt", vec!["x"; 33]), ("stop", vec!["x"; 17])] {
+        let mut body = json!({"prompt": "hello", "max_tokens": 1});
+        body[field] = list.into();
+        let (status, param, message) = world.post("/v1/completions", &body).error();
+        assert_eq!((status, param.as_deref()), (400, Some(field)), "{message}");
+        assert!(message.contains("more than"), "{message}");
+    }
+    let mixed = json!({"prompt": ["hello", 5]});
+    let (status, param, message) = world.post("/v1/completions", &mixed).error();
+    assert_eq!((status, param.as_deref()), (400, Some("prompt[1]")), "{message}");
+}
+
+#[test]
+fn every_refusal_is_counted_under_its_reason() {
+    let options = ServerOptions {
+        body_limit: 100,
+        api_keys: vec!["key".to_owned()],
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let key = "Authorization: Bearer key";
+    let metrics = || send(world.address, "GET", "/metrics", &[key], "").response().body;
+    let count = |reason: &str| format!("inertiakv_refused_total{{reason=\"{reason}\"}} ");
+    let reasons = [
+        "body",
+        "context",
+        "key",
+        "kv_memory",
+        "method",
+        "queue",
+        "request",
+        "route",
+        "stopped",
+    ];
+    let at_first = metrics();
+    for reason in reasons {
+        assert!(at_first.contains(&(count(reason) + "0\n")), "{at_first}");
+    }
+    assert!(
+        at_first.contains("inertiakv_answers_total{method=\"inertia\",outcome=\"stop\"} 0\n"),
+        "{at_first}"
+    );
+    let long = "x".repeat(200);
+    for (reason, path, headers, body) in [
+        ("body", "/v1/completions", &[key][..], long.as_str()),
+        ("key", "/v1/completions", &[], "{}"),
+        (
+            "method",
+            "/v1/completions",
+            &[key],
+            r#"{"prompt": "x", "kv": {"method": "nothing"}}"#,
+        ),
+        (
+            "method",
+            "/v1/completions",
+            &[key],
+            r#"{"prompt": "x", "kv": {"budget": "nothing"}}"#,
+        ),
+        ("request", "/v1/completions", &[key], "{"),
+        ("request", "/v1/completions", &[key], r#"{"prompt": "x", "tools": [1]}"#),
+        ("route", "/nowhere", &[key], "{}"),
+    ] {
+        let before = metrics();
+        send(world.address, "POST", path, headers, body).response();
+        let after = metrics();
+        let differs: Vec<_> = after
+            .lines()
+            .filter(|line| line.contains("refused_total") && !before.contains(&format!("{line}\n")))
+            .collect();
+        assert!(
+            matches!(differs[..], [line] if line.starts_with(&count(reason))),
+            "{reason}: {differs:?}"
+        );
+    }
 }

@@ -113,6 +113,7 @@ fn what_is_reserved_is_enough_and_not_much_more() {
         "snapkv:tokens=1000000+inertia",
         "adakv-ea:ratio=0.4+inertia:interval=8",
     ];
+    let least = World::new().engine.kv_pool().bytes_for(1);
     for method in methods {
         for (words, tokens, n) in [(60, 70, 1), (60, 70, 3), (9, 40, 3)] {
             let body = json!({
@@ -125,7 +126,7 @@ fn what_is_reserved_is_enough_and_not_much_more() {
                 };
                 World::with(options, Some(memory))
             };
-            let (_, _, message) = world(1).post("/v1/completions", &body).error();
+            let (_, _, message) = world(least).post("/v1/completions", &body).error();
             let needed = message.split("need ").nth(1).and_then(|rest| rest.split(' ').next());
             let needed: usize = needed.expect("it says how much").parse().expect("a number");
             let world = world(needed);
@@ -164,6 +165,36 @@ fn more_prompts_than_may_wait_are_refused_for_good() {
         .post("/v1/completions", &json!({"prompt": vec!["x"; 5], "n": 32}))
         .error();
     assert_eq!((status, param.as_deref()), (400, Some("n")), "{message}");
+}
+
+/// Whoever has not begun waits, and a crowd is not told to come back.
+#[test]
+fn a_crowd_may_wait() {
+    let options = ServerOptions {
+        prefix_memory: 0,
+        ..ServerOptions::default()
+    };
+    // Room for one of these.
+    let world = World::with(options, Some(2 << 20));
+    let body = |prompts: usize| {
+        json!({
+            "prompt": vec!["hello"; prompts], "max_tokens": 3500, "ignore_eos": true, "stream": true,
+            "kv": {"method": "full"},
+        })
+    };
+    let mut running = world.send("/v1/completions", &body(1));
+    while !running.line().starts_with("data: ") {}
+    let crowd: Vec<_> = (0..16)
+        .map(|_| {
+            let mut sent = world.send("/v1/completions", &body(32));
+            assert_eq!(sent.line(), "HTTP/1.1 200 OK");
+            sent
+        })
+        .collect();
+    assert_eq!(world.metric("inertiakv_requests_waiting"), 512.0);
+    assert_eq!(world.post("/v1/completions", &body(1)).error().0, 503);
+    drop((crowd, running));
+    world.wait_until_idle();
 }
 
 /// More answers than may run at once wait for each other.

@@ -100,6 +100,34 @@ fn log_probabilities_come_in_both_shapes() {
     assert_eq!(logprobs["text_offset"][0], 0);
 }
 
+/// The tiny model is as likely to draw a part of a character as anything else.
+#[test]
+fn parts_of_characters_keep_their_probabilities_and_their_places() {
+    let world = World::new();
+    let body = json!({
+        "prompt": "hello", "max_tokens": 300, "temperature": 20, "seed": 3, "ignore_eos": true, "logprobs": 20,
+    });
+    let choice = &world.complete(&body)["choices"][0];
+    let text: Vec<char> = choice["text"].as_str().unwrap().chars().collect();
+    let logprobs = &choice["logprobs"];
+    let (tokens, offsets) = (&logprobs["tokens"], &logprobs["text_offset"]);
+    let (mut parts, mut whole) = (0, 0);
+    for (token, offset) in tokens.as_array().unwrap().iter().zip(offsets.as_array().unwrap()) {
+        let (token, offset) = (token.as_str().unwrap(), offset.as_u64().unwrap() as usize);
+        if token.starts_with("bytes:\\x") {
+            parts += 1;
+        } else if !token.starts_with("<|") {
+            whole += 1;
+            let found: String = text[offset..].iter().take(token.chars().count()).collect();
+            assert_eq!(found, token, "at {offset}");
+        }
+    }
+    assert!(parts > 20 && whole > 20, "{parts} parts, {whole} whole");
+    for top in logprobs["top_logprobs"].as_array().unwrap() {
+        assert_eq!(top.as_object().unwrap().len(), 20, "{top}");
+    }
+}
+
 #[test]
 fn a_stop_text_ends_the_answer_before_it() {
     let world = World::new();
@@ -269,10 +297,21 @@ fn keys_are_needed_where_there_are_keys() {
     };
     let world = World::with(options, None);
     let models = |headers: &[&str]| send(world.address, "GET", "/v1/models", headers, "").response();
-    for wrong in [&[][..], &["Authorization: Bearer third"], &["Authorization: first"]] {
-        let (status, _, _) = models(wrong).error();
-        assert_eq!(status, 401, "{wrong:?}");
+    for wrong in [
+        &[][..],
+        &["Authorization: Bearer third"],
+        &["Authorization: first"],
+        &["Authorization: Bearerfirst"],
+    ] {
+        let response = models(wrong);
+        assert_eq!(response.error().0, 401, "{wrong:?}");
+        assert_eq!(response.header("www-authenticate"), Some("Bearer"));
     }
+    assert_eq!(
+        models(&["Authorization: bearer first"]).status,
+        200,
+        "a scheme has no case"
+    );
     assert_eq!(models(&["Authorization: Bearer first"]).status, 200);
     assert_eq!(models(&["Authorization: Bearer second"]).status, 200);
     assert_eq!(world.get("/health").status, 200, "health needs no key");
@@ -298,6 +337,33 @@ fn browsers_of_other_origins_are_let_in_when_asked_to() {
     let these = |origin: &str| Origins::These(vec![origin.to_owned()]);
     assert_eq!(of(these("https://example.org")).as_deref(), Some("https://example.org"));
     assert_eq!(of(these("https://example.com")), None);
+}
+
+/// `OpenAI`'s client for JavaScript says in headers of its own where it runs.
+#[test]
+fn browsers_may_send_whatever_headers_their_clients_have() {
+    let options = ServerOptions {
+        origins: Origins::Any,
+        api_keys: vec!["key".to_owned()],
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let asked = "authorization,content-type,x-stainless-os,x-stainless-retry-count";
+    let headers = [
+        "Origin: https://example.org",
+        "Access-Control-Request-Method: POST",
+        &format!("Access-Control-Request-Headers: {asked}"),
+    ];
+    let response = send(world.address, "OPTIONS", "/v1/chat/completions", &headers, "").response();
+    assert_eq!(response.header("access-control-allow-headers"), Some(asked));
+    let headers = [
+        "Origin: https://example.org",
+        "Authorization: Bearer key",
+        "X-Stainless-OS: Linux",
+    ];
+    let response = send(world.address, "GET", "/v1/models", &headers, "").response();
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("access-control-allow-origin"), Some("*"));
 }
 
 #[test]

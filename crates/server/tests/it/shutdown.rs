@@ -1,11 +1,14 @@
 //! Stopping lets the running requests finish, within a stated time.
 
+use std::error::Error;
 use std::time::Duration;
 
+use inertiakv::testing::TinyModel;
 use inertiakv_server::{Origins, Server, ServerError, ServerOptions};
 use serde_json::json;
 
-use crate::support::World;
+use crate::client::send;
+use crate::support::{World, engine};
 
 #[test]
 fn running_requests_finish() {
@@ -28,6 +31,20 @@ fn running_requests_finish() {
         std::net::TcpStream::connect(address).is_err(),
         "nobody listens any more"
     );
+}
+
+/// It would be waited for in vain, and nothing runs.
+#[test]
+fn a_request_that_is_still_being_sent_is_not_waited_for() {
+    let options = ServerOptions {
+        grace: Duration::from_secs(1 << 20),
+        ..ServerOptions::default()
+    };
+    let world = World::with(options, None);
+    let headers = ["Content-Length: 100", "Expect: 100-continue"];
+    let mut half = send(world.address, "POST", "/v1/completions", &headers, "");
+    assert_eq!(half.line(), "HTTP/1.1 100 Continue", "it waits for the body");
+    world.stop().expect("a clean end");
 }
 
 #[test]
@@ -58,16 +75,50 @@ fn a_taken_port_is_an_error_that_says_so() {
         port: world.address.port(),
         ..ServerOptions::default()
     };
-    let refused = Server::start(world.engine.clone(), options);
-    assert!(matches!(refused.err(), Some(ServerError::Bind { .. })));
+    let refused = Server::start(world.engine.clone(), options).err().expect("it is taken");
+    assert!(matches!(refused, ServerError::Bind { .. }));
+    let (message, cause) = (refused.to_string(), refused.source().expect("the system's").to_string());
+    assert!(message.contains("another program"), "{message}");
+    assert!(!message.contains(&cause), "{message} already has {cause}");
+}
+
+#[test]
+fn an_address_of_another_machine_is_an_error_that_says_so() {
     let options = ServerOptions {
+        // Kept for documentation, so nobody has it.
+        host: [192, 0, 2, 1].into(),
+        ..ServerOptions::default()
+    };
+    let refused = Server::start(World::new().engine.clone(), options).err();
+    let message = refused.expect("nobody has it").to_string();
+    assert!(
+        message.contains("--host") && !message.contains("another program"),
+        "{message}"
+    );
+}
+
+#[test]
+fn options_with_which_nobody_could_be_answered_are_errors() {
+    let world = World::new();
+    let none = ServerOptions {
         max_queue: 0,
         ..ServerOptions::default()
     };
-    assert!(matches!(
-        Server::start(world.engine.clone(), options).err(),
-        Some(ServerError::Zero("max_queue"))
-    ));
+    let refused = Server::start(world.engine.clone(), none).err();
+    assert!(matches!(refused, Some(ServerError::Zero("max_queue"))));
+    let none = ServerOptions {
+        body_limit: 0,
+        ..ServerOptions::default()
+    };
+    let refused = Server::start(world.engine.clone(), none).err();
+    assert!(matches!(refused, Some(ServerError::Zero("body_limit"))));
+    let needed = world.engine.kv_pool().bytes_for(2);
+    let start = |memory| Server::start(engine(&TinyModel::default(), Some(memory)), ServerOptions::default());
+    let refused = start(needed - 1).err().map(|error| error.to_string());
+    assert!(refused.is_some_and(|message| message.contains("--kv-memory")));
+    let server = start(needed).expect("one token fits");
+    server.stopper().stop();
+    server.wait().expect("a clean end");
 }
 
 #[test]
