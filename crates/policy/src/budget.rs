@@ -56,7 +56,7 @@ impl fmt::Display for Budget {
     }
 }
 
-/// What [`Display`](fmt::Display) prints, and a plain whole number as `tokens`.
+/// What [`Display`](fmt::Display) prints, a plain whole number as `tokens`, and `10%` as the share of the prompt that stays.
 ///
 /// A plain fraction is refused: 0.1 could mean the part that leaves or the part that stays.
 impl FromStr for Budget {
@@ -65,6 +65,9 @@ impl FromStr for Budget {
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         let budget = match text.split_once('=') {
             None if text == "full" => Budget::Full,
+            None if text.ends_with('%') => {
+                Budget::Ratio(Ratio::leaving(text).ok_or_else(|| text::bad_value("budget", text))?)
+            }
             None => Budget::Tokens(text::whole("tokens", text)?),
             Some(("ratio", value)) => Budget::Ratio(text::fraction("ratio", value)?),
             Some(("tokens", value)) => Budget::Tokens(text::whole("tokens", value)?),
@@ -89,6 +92,18 @@ mod tests {
         assert_eq!(Budget::SeenRatio("0.9".parse().unwrap()).entries(1000, 1010), Some(101));
         assert_eq!(Budget::Tokens(7).entries(1000, 1010), Some(7));
         assert_eq!(Budget::Full.entries(1000, 1010), None);
+    }
+
+    #[test]
+    fn a_percentage_is_what_stays() {
+        let leaves = |text: &str| Ok(Budget::Ratio(text.parse().unwrap()));
+        assert_eq!("10%".parse::<Budget>(), leaves("0.9"));
+        assert_eq!("12.5%".parse::<Budget>(), leaves("0.875"));
+        assert_eq!("0.1 %".parse::<Budget>(), leaves("0.999"));
+        assert_eq!("100%".parse::<Budget>(), leaves("0"));
+        for wrong in ["0%", "101%", "-5%", "%", "ten%", "5.%%", "."] {
+            assert!(wrong.parse::<Budget>().is_err(), "{wrong} was accepted");
+        }
     }
 
     #[test]

@@ -45,6 +45,18 @@ impl Ratio {
         self.scaled(u128::from(self.digits), count)
     }
 
+    /// What leaves where `12.5%` stays, exactly.
+    pub(crate) fn leaving(percentage: &str) -> Option<Self> {
+        let text = percentage.strip_suffix('%')?.trim();
+        let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+        let digits = format!("{whole}{fraction}");
+        if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let stays = Self::new(digits.parse().ok()?, u32::try_from(fraction.len()).ok()? + 2).ok()?;
+        Self::new(u64::try_from(stays.denominator()).ok()? - stays.digits, stays.places).ok()
+    }
+
     /// `floor((1 − self) × count)`, exactly.
     #[must_use]
     pub fn rest_of(self, count: usize) -> usize {

@@ -145,7 +145,8 @@ pub(crate) const KEYS: [Key; 25] = [
 ];
 
 /// What [`Budget`] reads where it stands alone.
-const BUDGET: &str = "`ratio=0.9`, `tokens=512`, `seen_ratio=0.9` or a whole number of entries";
+const BUDGET: &str =
+    "`10%` (what stays), `ratio=0.9` (what leaves), `tokens=512`, `seen_ratio=0.9` or a whole number of entries";
 
 pub(crate) fn key_names() -> String {
     KEYS.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")

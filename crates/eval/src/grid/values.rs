@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use inertiakv::WeightType;
-use inertiakv::policy::{Budget, Method, Ratio};
+use inertiakv::policy::{Budget, Method};
 use serde::de::{Deserialize, Deserializer, Error};
 
 /// What stays: `10%` keeps a tenth of the prompt's entries, `512` keeps 512 entries.
@@ -13,36 +13,15 @@ use serde::de::{Deserialize, Deserializer, Error};
 ///
 /// How to write it.
 pub fn kept(text: &str) -> Result<Budget, String> {
-    let explain = || "write `10%` to keep a tenth of the prompt's entries, or `512` to keep 512 entries".to_owned();
-    let Some(percentage) = text.strip_suffix('%') else {
-        return match text.parse::<usize>() {
-            Ok(entries) if entries > 0 => Ok(Budget::Tokens(entries)),
-            _ => Err(explain()),
-        };
+    let explain = || {
+        "write `10%` to keep a tenth of the prompt's entries, or `512` to keep 512 entries; at least one must stay"
+            .to_owned()
     };
-    let kept = percentage_to_ratio(percentage.trim()).ok_or_else(explain)?;
-    let left = complement(kept).ok_or_else(explain)?;
-    if left.is_one() {
-        return Err("0% would keep nothing; keep more".to_owned());
+    match text.parse() {
+        Ok(budget @ Budget::Tokens(_)) if !text.contains('=') => Ok(budget),
+        Ok(budget) if text.ends_with('%') => Ok(budget),
+        _ => Err(explain()),
     }
-    Ok(Budget::Ratio(left))
-}
-
-/// `12.5` as the fraction 0.125, exactly.
-fn percentage_to_ratio(text: &str) -> Option<Ratio> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let digits = format!("{whole}{fraction}");
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    Ratio::new(digits.parse().ok()?, u32::try_from(fraction.len()).ok()? + 2).ok()
-}
-
-/// One minus the ratio, exactly: through its decimal digits.
-fn complement(ratio: Ratio) -> Option<Ratio> {
-    const PLACES: u32 = 12;
-    let unit = 10_usize.pow(PLACES);
-    Ratio::new(ratio.rest_of(unit) as u64, PLACES).ok()
 }
 
 /// A value that is written as it is parsed.

@@ -241,7 +241,7 @@ impl<'de> Deserialize<'de> for BudgetText {
             type Value = BudgetText;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a number of entries, or a text such as `ratio=0.9` or `tokens=512`")
+                formatter.write_str("a number of entries, or a text such as `10%`, `ratio=0.9` or `tokens=512`")
             }
 
             fn visit_u64<E: Error>(self, entries: u64) -> Result<BudgetText, E> {

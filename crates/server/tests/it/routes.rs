@@ -48,6 +48,19 @@ fn a_chat_is_answered_with_what_the_cache_did() {
 }
 
 #[test]
+fn a_budget_is_written_as_on_the_command_line() {
+    let world = World::new();
+    for (budget, method) in [
+        (json!("25%"), "inertia:ratio=0.75"),
+        (json!("tokens=9"), "inertia:tokens=9"),
+    ] {
+        let kv = json!({"method": "inertia:alpha=0.8", "budget": budget});
+        let answer = world.complete(&json!({"prompt": text(30, 1), "max_tokens": 2, "kv": kv}));
+        assert_eq!(answer["choices"][0]["kv"]["method"], method);
+    }
+}
+
+#[test]
 fn completions_take_texts_and_tokens_and_several_of_both() {
     let world = World::new();
     let ask = |prompt: serde_json::Value, n: usize| {
