@@ -76,6 +76,10 @@ impl Connections {
 
 /// Answers the requests of one connection.
 async fn converse(stream: TcpStream, router: Router, mut stopped: watch::Receiver<bool>, _place: OwnedSemaphorePermit) {
+    // A token is sent when it is there, not when the client has confirmed the last one.
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!("tokens may come in lumps: {error}");
+    }
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(PATIENCE)
