@@ -181,8 +181,9 @@ impl Engine {
         &self.inner.kv_pool
     }
 
-    /// Most bytes of a cache that has taken a step and holds `kept` entries per head where entries may leave; layers with
-    /// a window hold what that needs of the `whole` sequence.
+    /// Most bytes of a cache that has taken a step and holds `kept` entries in every head where entries may leave; layers
+    /// with a window hold what that needs of the `whole` sequence. Where heads compete, blocks are less full, and the same
+    /// number of entries takes more.
     #[must_use]
     pub fn settled_kv_bytes(&self, kept: usize, whole: usize) -> usize {
         plan::settled_bytes(self.config(), self.kv_pool(), kept, whole)

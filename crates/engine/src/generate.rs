@@ -64,7 +64,8 @@ impl Session {
     /// Generates from where the session stands and calls `on_text` once for every token with the text that is certain
     /// by then: whole UTF-8 characters only, possibly none. `Break` cancels.
     ///
-    /// Text that may turn out to be the start of a stop text is held back until that is settled. The last token has not
+    /// Text that may turn out to be the start of a stop text is held back until that is settled; what is still held back at
+    /// the end comes in one call more, whose `Break` changes nothing. The last token has not
     /// run when this returns (unless the model ended its turn: then every token has); the next step, follow-up or
     /// generation runs it first. The tokens of a stop text are part of the session although not of the text.
     pub fn generate(

@@ -118,16 +118,22 @@ impl Session {
         self.engine.context()
     }
 
-    /// Utilities, positions and counters of the policy; `None` before the first step.
+    /// Utilities, positions and counters of the policy; `None` before the first step, unless the prompt was compressed, and
+    /// after an error within a step.
     #[must_use]
     pub fn policy(&self) -> Option<&PolicyState> {
         self.policy.as_ref()
     }
 
     /// Logits of the last token that ran, one per vocabulary entry.
+    ///
+    /// # Errors
+    /// If nothing has run, or an error or a cancellation left the session incomplete.
     pub fn logits(&self) -> Result<&[f32], Error> {
-        if self.logits.is_empty() {
-            Err(Error::NoTokens)
+        if self.broken {
+            Err(Error::Broken)
+        } else if self.logits.is_empty() {
+            Err(Error::NoPrompt)
         } else {
             Ok(&self.logits)
         }
@@ -239,7 +245,8 @@ impl Session {
     /// prefix is shared, what comes after it is not seen. Go on with [`Session::prefill`]; there are no logits before.
     ///
     /// Which numbers a prefill gives depends, in the last bits, on where its chunks begin. A prefix that ends where a
-    /// chunk of this session's prefill ended continues exactly as a prefill from the start would.
+    /// chunk of this session's prefill ended continues exactly as a prefill from the start would. A session does not keep
+    /// its tokens: whether its prompt begins so is the caller's to know.
     ///
     /// # Errors
     /// If a step has run, since entries of the prefix may be gone, the session has run less than the prefix, or the method
@@ -261,6 +268,7 @@ impl Session {
         }
         self.engine.check_method(method)?;
         let mut session = Self::new(self.engine.clone(), method.clone());
+        session.check(prefix)?;
         session.cache = self.cache.fork_front(prefix.len());
         session.advance(prefix);
         session.figures.prompt_tokens = prefix.len();
@@ -324,7 +332,8 @@ impl Session {
         Ok(second)
     }
 
-    /// What the run was and what it cost, in the vocabulary of the reports.
+    /// What the run was and what it cost, in the vocabulary of the reports. After an error within a step only what the cache
+    /// holds is true.
     #[must_use]
     pub fn report(&self) -> RunReport {
         let figures = &self.figures;

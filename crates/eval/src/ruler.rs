@@ -47,7 +47,7 @@ use wording::Parts;
 
 /// A task, by its official name; `facts_1` and `facts_2` stand in for the two question tasks and are not official.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // the names say it all; docs/ explains the tasks
+#[allow(missing_docs)] // the names are those of the benchmark, which explains them
 pub enum RulerTask {
     NiahSingle1,
     NiahSingle2,

@@ -3,10 +3,11 @@
 use crate::selection::Selector;
 
 /// Spearman's rank correlation: the correlation of the ranks, where equal scores share the mean of theirs. `None` where it
-/// is not defined: lists of different lengths, fewer than two entries, or all scores of one list equal.
+/// is not defined: lists of different lengths, fewer than two entries, all scores of one list equal, or one that is NaN.
 #[must_use]
 pub fn spearman<T: Copy + Into<f64>>(left: &[T], right: &[T]) -> Option<f64> {
-    if left.len() != right.len() {
+    let has_nan = |scores: &[T]| scores.iter().any(|&score| score.into().is_nan());
+    if left.len() != right.len() || has_nan(left) || has_nan(right) {
         return None;
     }
     let (left, right) = (ranks(left), ranks(right));

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -170,10 +171,10 @@ fn advice(kind: io::ErrorKind) -> &'static str {
     }
 }
 
-/// A running server.
+/// A running server. Dropping it stops it, without waiting for its end.
 pub struct Server {
     address: SocketAddr,
-    stop: Stop,
+    stop: StopOnDrop,
     thread: JoinHandle<Result<(), ServerError>>,
 }
 
@@ -187,6 +188,14 @@ impl Stop {
     /// Asks the server to stop: it takes no more requests, gives the running ones their time, and cancels the rest.
     pub fn stop(&self) {
         self.stopped.send_replace(true);
+    }
+}
+
+struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }
 
@@ -219,25 +228,29 @@ impl Server {
             return Err(ServerError::KvMemory { limit, needed });
         }
         let wanted = SocketAddr::new(options.host, options.port);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let listener = runtime
-            .block_on(TcpListener::bind(wanted))
-            .map_err(|source| ServerError::Bind {
-                address: wanted,
-                source,
-            })?;
-        let address = listener.local_addr()?;
         let limits = Limits {
             queue: options.max_queue,
             prefill_chunk: options.prefill_chunk,
             prefix_memory: options.prefix_memory,
         };
-        let (handle, scheduler) = scheduler::start(engine, &limits)?;
-        handle.count(&options.method);
         let (stopped, _) = watch::channel(false);
         let stop = Stop { stopped };
         let told = stop.clone();
+        let (say, listens) = mpsc::channel();
+        // All of it on a thread of its own: whoever starts the server may be in a runtime, where another cannot wait.
         let network = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let listener = runtime
+                .block_on(TcpListener::bind(wanted))
+                .map_err(|source| ServerError::Bind {
+                    address: wanted,
+                    source,
+                })?;
+            let address = listener.local_addr()?;
+            let (handle, scheduler) = scheduler::start(engine, &limits)?;
+            handle.count(&options.method);
+            // Whoever started it waits for this.
+            let _ = say.send(address);
             runtime.block_on(serve(listener, handle, &options, &told));
             // Whatever still holds a way to the scheduler goes with the runtime.
             runtime.shutdown_timeout(FAREWELL);
@@ -246,7 +259,17 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("inertiakv-network".to_owned())
             .spawn(network)?;
-        Ok(Self { address, stop, thread })
+        match listens.recv() {
+            Ok(address) => Ok(Self {
+                address,
+                stop: StopOnDrop(stop),
+                thread,
+            }),
+            Err(_) => Err(match thread.join() {
+                Ok(Err(error)) => error,
+                _ => ServerError::Panicked,
+            }),
+        }
     }
 
     /// Where it listens.
@@ -258,7 +281,7 @@ impl Server {
     /// A way to stop it.
     #[must_use]
     pub fn stopper(&self) -> Stop {
-        self.stop.clone()
+        self.stop.0.clone()
     }
 
     /// Waits until it has stopped.

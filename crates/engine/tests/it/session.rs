@@ -361,7 +361,7 @@ fn wrong_use_is_an_error_that_says_what_to_do() {
     let window = engine.session(&method("inertia:window=600"));
     assert!(matches!(window, Err(Error::ScoringWindow { .. })));
     assert!(matches!(session.prefill(&[], &mut |_, _| GO), Err(Error::NoTokens)));
-    assert!(matches!(session.logits(), Err(Error::NoTokens)));
+    assert!(matches!(session.logits(), Err(Error::NoPrompt)));
     assert!(matches!(
         session.prefill(&[1_000_000], &mut |_, _| GO),
         Err(Error::UnknownToken { .. })
@@ -410,6 +410,24 @@ fn a_cancelled_prefill_leaves_a_session_that_says_so() {
     assert!(matches!(session.step(&[1]), Err(Error::Broken)));
     drop(session);
     assert_eq!(engine.kv_pool().bytes_in_use(), 0);
+}
+
+#[test]
+fn nothing_is_generated_after_a_cancelled_step() {
+    let engine = models::tiny(Family::Llama, &EngineOptions::default());
+    let options = GenerateOptions {
+        max_tokens: 3,
+        ..GenerateOptions::default()
+    };
+    // Of one chunk, and of several: what came before is there in the one, what was cancelled in the other.
+    for tokens in [5, 1500] {
+        let mut session = prefilled(&engine, "inertia", &prompt(100));
+        let outcome = session.step_watched(&prompt(tokens), &mut |_, _| ControlFlow::Break(()));
+        assert!(matches!(outcome, Err(Error::Cancelled)));
+        assert!(matches!(session.logits(), Err(Error::Broken)));
+        let outcome = session.generate(&options, &mut |text| panic!("`{text}` comes of nothing"));
+        assert!(matches!(outcome, Err(Error::Broken)));
+    }
 }
 
 #[test]
@@ -512,7 +530,9 @@ fn a_prefix_goes_on_as_a_prefill_from_the_start_would() {
         let whole = of(&other[..80]);
         let mut cold = prefilled(&engine, name, &whole);
         let mut warm = known.fork_prefix(&method(name), &whole[..1024]).expect("a prefix");
-        assert!(matches!(warm.logits(), Err(Error::NoTokens)));
+        assert!(matches!(warm.logits(), Err(Error::NoPrompt)));
+        let unknown = known.fork_prefix(&method(name), &[u32::MAX]);
+        assert!(matches!(unknown, Err(Error::UnknownToken { .. })));
         warm.prefill(&whole[1024..], &mut |_, _| GO).expect("prefill");
         assert!(decode(&mut cold, 12) == decode(&mut warm, 12), "{name}");
         let report = warm.report();

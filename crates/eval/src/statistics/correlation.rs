@@ -22,7 +22,8 @@ pub fn pearson(x: &[f64], y: &[f64]) -> Option<f64> {
         xy += dx * dy;
     }
     let is_constant = |side: &[f64]| side.iter().all(|value| *value == side[0]);
-    (!is_constant(x) && !is_constant(y)).then(|| (xy / (xx * yy).sqrt()).clamp(-1.0, 1.0))
+    let correlation = (xy / (xx * yy).sqrt()).clamp(-1.0, 1.0);
+    (!is_constant(x) && !is_constant(y) && !correlation.is_nan()).then_some(correlation)
 }
 
 /// Spearman's rank correlation, equal values sharing the mean of their ranks; `None` as for [`pearson`].
@@ -44,6 +45,9 @@ mod tests {
     fn a_constant_side_has_no_correlation() {
         assert_eq!(spearman(&[0.1; 3], &[1.0, 2.0, 3.0]), None);
         assert_eq!(pearson(&[1.0], &[1.0]), None);
+        let nan = [f64::NAN, 1.0, 2.0];
+        assert_eq!(pearson(&nan, &[1.0, 2.0, 3.0]), None);
+        assert_eq!(spearman(&[1.0, 2.0, 3.0], &nan), None);
         assert_eq!(spearman(&[1.0, 10.0, 100.0], &[3.0, 2.0, 1.0]), Some(-1.0));
     }
 }

@@ -47,6 +47,17 @@ fn a_request_that_is_still_being_sent_is_not_waited_for() {
     world.stop().expect("a clean end");
 }
 
+#[tokio::test]
+async fn a_server_starts_within_a_runtime_and_ends_where_it_is_dropped() {
+    let server = Server::start(engine(&TinyModel::default(), None), ServerOptions::default()).expect("it starts");
+    let address = server.address();
+    assert!(std::net::TcpStream::connect(address).is_ok());
+    drop(server);
+    while std::net::TcpStream::connect(address).is_ok() {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[test]
 fn what_takes_longer_is_cancelled() {
     let options = ServerOptions {
