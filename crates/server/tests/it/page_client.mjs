@@ -48,11 +48,11 @@ try {
     return scrollHeight - clientHeight - scrollTop;
   });
   const taller = height => page.waitForFunction(height => document.documentElement.scrollHeight > height, {}, height);
-  await taller(3000);
+  await taller(1800);
   if (await below() > 40) fail(`the end of a long answer is ${await below()} pixels below the window`);
-  await page.evaluate(() => window.scrollTo(0, 500));
-  await taller(4500);
-  if (await below() < 2000) fail("the page scrolls away from who reads");
+  await page.evaluate(() => window.scrollTo(0, 200));
+  await taller(2300);
+  if (await below() < 900) fail("the page scrolls away from who reads");
   await page.click("#stop");
   await page.waitForFunction(() => document.querySelectorAll(".assistant .figures")[1].textContent === "stopped");
 
